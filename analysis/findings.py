@@ -1,0 +1,168 @@
+"""The judge's words: findings, checks, rules, exposure, timing, verdict. Data only.
+
+``verdict.json`` is one :class:`Verdict`, encoded by msgspec; the same evidence always
+gives the same bytes, so it holds no time of judging.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+MAX_SHOWN = 100
+"""Findings of one kind that are explained and drawn; the count is always exact."""
+
+
+class FindingKind(StrEnum):
+    OVERWRITE = "overwrite"
+    DOUBLE_ACCEPT = "double-accept"
+    PHANTOM_WRITE = "phantom-write"
+    WRONG_KEY = "wrong-key"
+    LOST_ORDER = "lost-order"
+    VANISHED_ORDER = "vanished-order"
+    CONFLICT_ACKNOWLEDGED = "conflict-acknowledged"
+    POISON_ACKNOWLEDGED = "poison-acknowledged"
+    POISON_STORED = "poison-stored"
+    DUPLICATE_FAILED = "duplicate-failed"
+    UNJUSTIFIED_REJECTION = "unjustified-rejection"
+    RESULT_MISMATCH = "result-mismatch"
+    DIVERGENT_RESULT = "divergent-result"
+    PREMATURE_ACK = "premature-ack"
+    BATCH_MISREPORT = "batch-misreport"
+    DEAD_LETTERED_ORDER = "dead-lettered-order"
+    STUCK_MESSAGE = "stuck-message"
+    UNRELATED_WRITE = "unrelated-write"
+
+
+class VerdictWord(StrEnum):
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+    @property
+    def exit_code(self) -> int:
+        return {VerdictWord.PASS: 0, VerdictWord.FAIL: 1, VerdictWord.INCONCLUSIVE: 3}[self]
+
+
+class CheckStatus(StrEnum):
+    CLEAN = "clean"
+    FOUND = "found"
+    NOT_OBSERVABLE = "not-observable"  # the evidence cannot show it; note says why
+    CRASHED = "crashed"  # the check itself failed: nothing is known
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that must not be, with the rows that show it."""
+
+    kind: FindingKind
+    order_key: str | None
+    explanation: str  # one sentence
+    message_nos: tuple[int, ...] = ()
+    invocation_ids: tuple[int, ...] = ()
+    call_ids: tuple[int, ...] = ()
+    flags: tuple[str, ...] = ()  # "identical", "resurrected"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The answer of one check."""
+
+    kind: FindingKind
+    question: str
+    assumption: str
+    status: CheckStatus
+    count: int  # exact
+    findings: tuple[Finding, ...] = ()  # at most MAX_SHOWN
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Bare totals of the run, for the summary table."""
+
+    messages: int
+    accepted_messages: int  # confirmed by the queue
+    orders: int  # order keys with at least one order message; poison not counted
+    copies: int
+    conflicts: int
+    poison: int
+    deliveries: int  # from the queue
+    redeliveries: int  # of those, with a receive count above 1
+    invocations: int
+    calls: int
+    accepted_writes: int  # accepted puts, updates and deletes in tables of role orders
+    rejected_writes: int  # those whose condition failed
+    failed_writes: int
+    unknown_writes: int
+    processed: int  # results
+    duplicates: int
+    failed: int
+    deleted: int  # acknowledgements
+    dead_lettered: int  # messages seen in the dead-letter queue
+    unsettled: int  # planned messages neither deleted nor dead-lettered
+    stored_items: int  # in tables of role orders, after
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """How much racing really took place.
+
+    Two invocations of one order *overlap* when their call windows do: from the first
+    call sent to the last one answered, closed intervals. An invocation whose calls did
+    not overlap another's could not race with it, however long both ran.
+    """
+
+    overlapping_pairs: int
+    contended_orders: int  # orders with at least one overlapping pair
+    contestable_orders: int  # orders with two or more messages
+    most_in_flight: int  # invocations of one order at the same time, at most
+    busiest_order: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of the verdict: a thing that was required, and what was found."""
+
+    name: str
+    passed: bool
+    required: str
+    actual: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Exact quantiles of raw values in nanoseconds; a quantile that n cannot carry is None."""
+
+    name: str  # "end to end", "handler", "write", "send", "send lag", "delivery"
+    split: str  # "all", or "accepted" / "rejected" / ...
+    n: int
+    min_ns: int
+    p50_ns: int
+    p90_ns: int | None
+    p99_ns: int | None
+    p99_9_ns: int | None
+    max_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    duration_ns: int  # first send to last settled message
+    offered_per_s: float | None  # what the plan asked; None at rate "max"
+    sent_per_s: float  # what the queue accepted
+    settled_per_s: float  # messages settled over the drain
+    open_loop: bool  # True: latencies count from the intended time
+    quantiles: tuple[Quantiles, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    run_id: str
+    verdict: VerdictWord
+    reasons: tuple[str, ...]  # why not PASS, one sentence each; empty for PASS
+    counts: Counts
+    exposure: Exposure
+    rules: tuple[Rule, ...]
+    checks: tuple[CheckReport, ...]
+    timing: Timing | None
+    notes: tuple[str, ...] = field(default=())  # facts a reader must know: damaged evidence, ...

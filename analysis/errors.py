@@ -4,6 +4,7 @@
     ├── UsageError        exit 2   a flag, a configuration file or a path is wrong
     ├── TargetError       exit 4   the endpoint could not be used
     ├── HandlerError      exit 4   the handler's environment could not be used
+    ├── RecordingError    exit 4   the evidence could not be written
     └── EvidenceError     exit 2   a run directory cannot be read as evidence
 
 A message names what is wrong and what to try. Findings are not errors: they are
@@ -33,6 +34,10 @@ class TargetError(OnceproofError):
 
 class HandlerError(OnceproofError):
     """The handler could not be started, or its environment is unusable."""
+
+
+class RecordingError(OnceproofError):
+    """The evidence could not be written: what is not recorded cannot be judged."""
 
 
 class EvidenceError(OnceproofError):

@@ -1,0 +1,292 @@
+"""One execution environment: a process that runs the user's handler, one event at a time.
+
+It is replaced when it dies or is killed, as Lambda does: globals are lost, the temporary
+folder stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import HandlerError
+from analysis.schema import Invocation, Outcome
+from consumer.clock import Clock
+from consumer.gateway import Gateway
+from consumer.processes import BoundedLog, Child, Processes
+from consumer.recorder import Recorder
+from consumer.runtime_api import Job, Reply, RuntimeApi
+
+ACCOUNT = "000000000000"
+REGION = "us-east-1"
+INIT_TIMEOUT_S = 60.0
+"""Lambda allows the init phase 10 s; a loaded laptop that starts many at once needs longer."""
+_KEPT_CHARACTERS = 16_384
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerSpec:
+    """The user's function, as Lambda's configuration would name it."""
+
+    code: Path
+    handler: str
+    timeout_s: float
+    variables: Mapping[str, str] = field(default_factory=dict)
+    client: str = "awslambdaric" if importlib.util.find_spec("awslambdaric") else "minimal"
+
+    @property
+    def function_name(self) -> str:
+        return self.handler.replace(".", "-").replace("/", "-")
+
+    @property
+    def arn(self) -> str:
+        return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{self.function_name}"
+
+
+def lambda_variables(
+    spec: HandlerSpec, runtime_api: str, endpoint_url: str, tmp: Path, stream: str
+) -> dict[str, str]:
+    """The process's environment: Lambda's reserved variables, then the user's.
+
+    Names are those of the Lambda developer guide ("Defined runtime environment
+    variables"). Nothing of the tester's own environment is passed on but what an
+    interpreter needs to start, so no credentials reach the handler.
+    """
+    inherited = {
+        name: os.environ[name]
+        for name in ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LC_ALL")
+        if name in os.environ
+    }
+    version = ".".join(platform.python_version_tuple()[:2])
+    return {
+        **inherited,
+        "LANG": "en_US.UTF-8",
+        "TZ": ":UTC",
+        "HOME": str(tmp),
+        "TMPDIR": str(tmp),
+        "PYTHONDONTWRITEBYTECODE": "1",  # leave no trace in the user's folder
+        "_HANDLER": spec.handler,
+        "LAMBDA_TASK_ROOT": str(spec.code),
+        "AWS_LAMBDA_RUNTIME_API": runtime_api,
+        "AWS_LAMBDA_FUNCTION_NAME": spec.function_name,
+        "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "128",
+        "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{spec.function_name}",
+        "AWS_LAMBDA_LOG_STREAM_NAME": stream,
+        "AWS_EXECUTION_ENV": f"AWS_Lambda_python{version}",
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": "onceproof",
+        "AWS_SECRET_ACCESS_KEY": "onceproof",
+        "AWS_ENDPOINT_URL": endpoint_url,
+        # Nothing on this machine may answer for AWS behind the gateway's back.
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        **spec.variables,
+    }
+
+
+class Environment:
+    """A slot that always has a process for the handler, or a reason why not."""
+
+    def __init__(
+        self,
+        slot: int,
+        spec: HandlerSpec,
+        *,
+        directory: Path,
+        processes: Processes,
+        gateway: Gateway,
+        recorder: Recorder,
+        clock: Clock,
+    ) -> None:
+        self.slot = slot
+        self.current_invocation: int | None = None
+        self._spec = spec
+        self._tmp = directory / f"tmp-{slot}"
+        self._log_path = directory / f"environment-{slot}.log"
+        self._processes = processes
+        self._gateway = gateway
+        self._recorder = recorder
+        self._clock = clock
+        self._child: Child | None = None
+        self._exited: asyncio.Task[int] | None = None
+        self._cold = True
+
+    async def open(self) -> None:
+        """Make the addresses it speaks to and start its first process.
+
+        :raises HandlerError: when the handler cannot be imported or started.
+        """
+        self._tmp.mkdir(parents=True, exist_ok=True)
+        self._log = BoundedLog(self._log_path)
+        self._api = RuntimeApi(self._spec.arn)
+        self._variables = lambda_variables(
+            self._spec,
+            await self._api.start(),
+            await self._gateway.open_door(self.slot, lambda: self.current_invocation),
+            self._tmp,
+            stream=f"environment-{self.slot}",
+        )
+        await self.prepare()
+
+    async def close(self) -> None:
+        if self._child is not None:
+            await self._end_process()
+        await self._api.close()
+        self._log.close()
+        shutil.rmtree(self._tmp, ignore_errors=True)
+
+    async def prepare(self) -> None:
+        """Make sure that a process is there and asks for work; replace a dead one.
+
+        :raises HandlerError: with the handler's own traceback when it does not start.
+        """
+        if self._exited is None or self._exited.done():
+            await self._start_process()
+        assert self._exited is not None
+        idle = asyncio.ensure_future(self._api.idle())
+        failed = asyncio.ensure_future(self._api.init_error())
+        try:
+            done, _ = await asyncio.wait(
+                {idle, failed, self._exited},
+                timeout=INIT_TIMEOUT_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if idle in done:
+                return
+            if failed in done:
+                raise self._init_error(failed.result().error_message)
+        finally:
+            idle.cancel()
+            failed.cancel()
+        if self._exited in done:
+            await self._child_output()
+            status = _exit_words(self._exited.result())
+            raise self._init_error(f"the process ended ({status})\n{self._log.tail().strip()}")
+        raise self._init_error(f"it did not finish its import within {INIT_TIMEOUT_S:g} s")
+
+    async def invoke(self, event: bytes, invocation_id: int) -> Invocation:
+        """Run the handler once; how it ended, with the whole response.
+
+        A handler that passes its timeout is killed with all that it forked.
+        """
+        await self.prepare()
+        assert self._exited is not None
+        started_at = self._clock.now_ns()
+        deadline_ns = started_at + round(self._spec.timeout_s * 1e9)
+        job = Job(str(uuid.uuid4()), event, deadline_ns // 1_000_000)
+        row = Invocation(
+            invocation_id=invocation_id,
+            request_id=job.request_id,
+            environment=self.slot,
+            cold=self._cold,
+            started_at=started_at,
+        )
+        self._recorder.write(row)
+        self._cold = False
+        self.current_invocation = invocation_id
+        reply = self._api.hand(job)
+        try:
+            waited: set[asyncio.Future[Any]] = {reply, self._exited}
+            await asyncio.wait(
+                waited, timeout=self._spec.timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if reply.done():
+                ended = self._ended(row, reply.result())
+            elif self._exited.done():
+                ended = self._broken(
+                    row,
+                    Outcome.CRASHED,
+                    "Runtime.ExitError",
+                    f"the process ended in mid-run ({_exit_words(self._exited.result())})",
+                )
+            else:
+                await self._end_process()
+                ended = self._broken(
+                    row,
+                    Outcome.TIMED_OUT,
+                    "Sandbox.Timedout",
+                    f"Task timed out after {self._spec.timeout_s:.2f} seconds",
+                )
+        finally:
+            self.current_invocation = None
+        kept = ended.response[:_KEPT_CHARACTERS] if ended.response is not None else None
+        self._recorder.write(replace(ended, response=kept))
+        return ended
+
+    def _ended(self, row: Invocation, reply: Reply) -> Invocation:
+        if reply.error_type is not None:
+            return self._broken(row, Outcome.RAISED, reply.error_type, reply.error_message)
+        return replace(
+            row,
+            ended_at=self._clock.now_ns(),
+            outcome=Outcome.RETURNED,
+            response=reply.body.decode("utf-8", "replace"),
+        )
+
+    def _broken(
+        self, row: Invocation, outcome: Outcome, error_type: str, message: str
+    ) -> Invocation:
+        return replace(
+            row,
+            ended_at=self._clock.now_ns(),
+            outcome=outcome,
+            error_type=error_type,
+            error_message=message[:_KEPT_CHARACTERS],
+        )
+
+    async def _start_process(self) -> None:
+        if self._child is not None:
+            await self._end_process()
+        self._api.reset()
+        client = self._spec.client
+        if client == "minimal":
+            client = str(_HERE / "runtime_client.py")
+        script = str(_HERE / "bootstrap.py")
+        argv = [
+            sys.executable,
+            "-P",
+            "-s",
+            script,
+            str(self._spec.code),
+            client,
+            self._spec.handler,
+        ]
+        self._child = await self._processes.start(
+            argv, env=self._variables, cwd=self._spec.code, log=self._log
+        )
+        self._exited = asyncio.create_task(self._child.wait())
+        self._cold = True
+
+    async def _end_process(self) -> None:
+        assert self._child is not None
+        await self._processes.end(self._child)
+
+    async def _child_output(self) -> None:
+        assert self._child is not None
+        await self._child.output_end()
+
+    def _init_error(self, reason: str) -> HandlerError:
+        return HandlerError(
+            f"the handler {self._spec.handler} in {self._spec.code} could not be started:\n"
+            f"{reason}\n"
+            "Check --code (the folder that Lambda would unpack), --handler (module.function) and "
+            f"the variables of [handler] environment. Its output is in {self._log_path}."
+        )
+
+
+def _exit_words(status: int) -> str:
+    return f"exit status {status}" if status >= 0 else f"signal {-status}"

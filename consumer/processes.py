@@ -1,0 +1,144 @@
+"""Child processes that never outlive the tester.
+
+Every child gets a session of its own, so that it can be ended together with whatever it
+forked, and so that Ctrl-C in a terminal reaches the tester alone. A watchdog process
+does the same when the tester itself is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Self
+
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
+
+
+class BoundedLog:
+    """A log file that stops growing at ``limit_bytes`` and then counts what it drops."""
+
+    def __init__(self, path: Path, limit_bytes: int = 1_048_576) -> None:
+        self.path = path
+        self._left = limit_bytes
+        self._dropped = 0
+        self._file: IO[bytes] = path.open("ab", buffering=0)
+
+    def write(self, chunk: bytes) -> None:
+        kept = chunk[: self._left]
+        if kept:
+            self._file.write(kept)
+            self._left -= len(kept)
+        self._dropped += len(chunk) - len(kept)
+
+    def tail(self, size_bytes: int = 4_000) -> str:
+        """The end of what was kept, as text."""
+        with self.path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size_bytes))
+            return file.read().decode("utf-8", "replace")
+
+    def close(self) -> None:
+        if self._dropped:
+            self._file.write(f"\n[{self._dropped} more bytes were not kept]\n".encode())
+            self._dropped = 0
+        self._file.close()
+
+
+class Child:
+    """One running child and the reader of its output."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: BoundedLog) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._reader = asyncio.create_task(self._read(log))
+
+    async def wait(self) -> int:
+        """Wait for its end; the exit status, negative for a signal."""
+        return await self._process.wait()
+
+    async def output_end(self, patience_s: float = 1.0) -> None:
+        """Wait until all its output is in the log, or a grandchild keeps the pipe open."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._reader), patience_s)
+
+    async def _read(self, log: BoundedLog) -> None:
+        assert self._process.stdout is not None
+        while chunk := await self._process.stdout.read(65_536):
+            log.write(chunk)
+
+    async def close(self) -> None:
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+
+
+class Processes:
+    """Starts and ends children; an asynchronous context manager that leaves none behind."""
+
+    def __init__(self) -> None:
+        self._children: dict[int, Child] = {}
+
+    async def __aenter__(self) -> Self:
+        self._watchdog = await asyncio.to_thread(
+            subprocess.Popen,
+            [sys.executable, "-S", "-E", str(_WATCHDOG)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await asyncio.gather(*(self.end(child) for child in list(self._children.values())))
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.close()
+        await asyncio.to_thread(self._watchdog.wait)
+
+    async def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log: BoundedLog,
+        pass_fds: Sequence[int] = (),
+    ) -> Child:
+        """Start ``argv`` in a session of its own; both output streams go to ``log``."""
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            env=dict(env),
+            cwd=cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=tuple(pass_fds),
+        )
+        self._tell(f"+{process.pid}")
+        child = Child(process, log)
+        self._children[child.pid] = child
+        return child
+
+    async def end(self, child: Child) -> int:
+        """Kill the child with all it forked, and wait; its exit status."""
+        # Also when the child has exited by itself: what it forked may still run.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        status = await child.wait()
+        await child.close()
+        if self._children.pop(child.pid, None):
+            self._tell(f"-{child.pid}")
+        return status
+
+    def _tell(self, line: str) -> None:
+        assert self._watchdog.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._watchdog.stdin.write(f"{line}\n".encode())
+            self._watchdog.stdin.flush()

@@ -1,0 +1,180 @@
+"""The Lambda Runtime API as one environment sees it, on a loopback port of its own.
+
+Follows the Lambda developer guide ("Using the Lambda runtime API for custom runtimes").
+A port for each environment, not a path prefix: awslambdaric reports an init error to the
+bare ``AWS_LAMBDA_RUNTIME_API`` address through ``http.client``, which takes no path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+from aiohttp import web
+
+_BASE = "/2018-06-01/runtime/"
+MAX_RESPONSE_BYTES = 6 * 1024 * 1024
+"""Lambda's limit on a synchronous response (developer guide, "Lambda quotas")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One invocation on its way to the runtime client."""
+
+    request_id: str
+    event: bytes  # JSON
+    deadline_ms: int  # milliseconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the runtime client reported for a job, or for its own start."""
+
+    body: bytes
+    error_type: str | None = None  # None: the handler returned
+
+    @property
+    def error_message(self) -> str:
+        """The handler's own words, with its traceback where it sent one."""
+        try:
+            shape = json.loads(self.body)
+            trace = "".join(shape.get("stackTrace") or [])
+            return f"{shape['errorMessage']}\n{trace}".rstrip()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return self.body.decode("utf-8", "replace")
+
+
+class _Conversation:
+    """What was said with one process."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.idle = asyncio.Event()  # the process asks for its next job
+        self.next_job: asyncio.Future[Job | None] = loop.create_future()
+        self.init_error: asyncio.Future[Reply] = loop.create_future()
+        self.request_id: str | None = None  # the job under way
+        self.reply: asyncio.Future[Reply] = loop.create_future()
+
+    def end(self) -> None:
+        if not self.next_job.done():
+            self.next_job.set_result(None)
+
+
+class RuntimeApi:
+    """Serves ``next``, ``response``, ``error`` and ``init/error`` to one process at a time.
+
+    The process is replaced with :meth:`reset`; the address stays.
+    """
+
+    def __init__(self, function_arn: str) -> None:
+        self._arn = function_arn
+        self._web = web.Server(self._handle, access_log=None)
+        self._conversation = _Conversation()
+
+    async def start(self) -> str:
+        """Listen; the value for ``AWS_LAMBDA_RUNTIME_API`` (``host:port``)."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._web, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        return f"{host}:{port}"
+
+    async def close(self) -> None:
+        self._conversation.end()
+        self._server.close()
+        await self._web.shutdown(0.5)
+
+    def reset(self) -> None:
+        """Forget the process spoken with so far: a new one starts."""
+        self._conversation.end()
+        self._conversation = _Conversation()
+
+    async def idle(self) -> None:
+        """Wait until the process asks for a job."""
+        await self._conversation.idle.wait()
+
+    async def init_error(self) -> Reply:
+        """Wait until the process reports that it could not start (perhaps for ever)."""
+        return await asyncio.shield(self._conversation.init_error)
+
+    def hand(self, job: Job) -> asyncio.Future[Reply]:
+        """Give an idle process its job; the future is its answer."""
+        conversation = self._conversation
+        conversation.idle.clear()
+        conversation.request_id = job.request_id
+        conversation.reply = asyncio.get_running_loop().create_future()
+        conversation.next_job.set_result(job)
+        return conversation.reply
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path.removeprefix(_BASE)
+        match path.split("/"):
+            case ["invocation", "next"] if request.method == "GET":
+                return await self._next()
+            case ["invocation", request_id, "response"]:
+                body = await _read(request)
+                if body is None:
+                    message = f"Response payload size exceeded {MAX_RESPONSE_BYTES} bytes"
+                    too_large = json.dumps({"errorMessage": message}).encode()
+                    reply = Reply(too_large, "Function.ResponseSizeTooLarge")
+                else:
+                    reply = Reply(body)
+                return self._settle(request_id, reply)
+            case ["invocation", request_id, "error"]:
+                return self._settle(request_id, await _error_reply(request))
+            case ["init", "error"]:
+                reply = await _error_reply(request)
+                if not self._conversation.init_error.done():
+                    self._conversation.init_error.set_result(reply)
+                return _status(202, "OK")
+        return _status(404, "NotFound")
+
+    async def _next(self) -> web.Response:
+        conversation = self._conversation
+        conversation.next_job = asyncio.get_running_loop().create_future()
+        conversation.idle.set()
+        job = await conversation.next_job
+        if job is None:
+            return _status(500, "Exit")
+        headers = {
+            "Lambda-Runtime-Aws-Request-Id": job.request_id,
+            "Lambda-Runtime-Deadline-Ms": str(job.deadline_ms),
+            "Lambda-Runtime-Invoked-Function-Arn": self._arn,
+            "Lambda-Runtime-Trace-Id": f"Root=1-{job.deadline_ms // 1000:08x}-{'0' * 24};Sampled=0",
+            # Exactly this: with a charset awslambdaric hands the handler raw bytes.
+            "Content-Type": "application/json",
+        }
+        return web.Response(body=job.event, headers=headers)
+
+    def _settle(self, request_id: str, reply: Reply) -> web.Response:
+        conversation = self._conversation
+        if request_id != conversation.request_id or conversation.reply.done():
+            return _status(400, "InvalidRequestID")
+        conversation.reply.set_result(reply)
+        return _status(202, "OK")
+
+
+async def _read(request: web.BaseRequest) -> bytes | None:
+    """The body, read to its end; None when it is longer than Lambda allows."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.content.iter_any():
+        size += len(chunk)
+        if size <= MAX_RESPONSE_BYTES:
+            chunks.append(chunk)
+    return b"".join(chunks) if size <= MAX_RESPONSE_BYTES else None
+
+
+async def _error_reply(request: web.BaseRequest) -> Reply:
+    error_type = request.headers.get("Lambda-Runtime-Function-Error-Type")
+    body = await _read(request) or b"{}"
+    if not error_type:
+        try:
+            error_type = str(json.loads(body)["errorType"])
+        except (ValueError, KeyError, TypeError):
+            error_type = "Runtime.Unknown"
+    return Reply(body, error_type)
+
+
+def _status(code: int, word: str) -> web.Response:
+    return web.json_response({"status": word}, status=code)

@@ -276,6 +276,7 @@ class TableInfo:
     key: str  # partition key attribute
     key_type: str = "S"  # S, N or B
     sort: str | None = None  # sort key attribute
+    sort_type: str = "S"
     complete_when: dict[str, list[str]] = field(default_factory=dict)
     """Attribute -> texts: an item counts as the order's result when all match; empty: always."""
 
@@ -363,6 +364,11 @@ def number_text(text: str) -> str:
     return "0" if number.is_zero() else f"{number:f}" if number.adjusted() < 38 else str(number)
 
 
+def _binary_text(content: str | bytes) -> str:
+    """Base64, whether it comes from the wire (text) or from an SDK (bytes)."""
+    return content if isinstance(content, str) else base64.b64encode(content).decode()
+
+
 def canonical_value(value: Any) -> Any:
     """One DynamoDB attribute value (``{"N": "4.0"}``) in canonical form."""
     if not isinstance(value, dict) or len(value) != 1:
@@ -373,8 +379,12 @@ def canonical_value(value: Any) -> Any:
             return {kind: number_text(content)}
         case "NS" if isinstance(content, list):
             return {kind: sorted(number_text(str(number)) for number in content)}
-        case "SS" | "BS" if isinstance(content, list):
+        case "SS" if isinstance(content, list):
             return {kind: sorted(str(text) for text in content)}
+        case "B":
+            return {kind: _binary_text(content)}
+        case "BS" if isinstance(content, list):
+            return {kind: sorted(_binary_text(entry) for entry in content)}
         case "L" if isinstance(content, list):
             return {kind: [canonical_value(entry) for entry in content]}
         case "M" if isinstance(content, dict):

@@ -26,8 +26,7 @@ from consumer.processes import BoundedLog, Child, Processes
 from consumer.recorder import Recorder
 from consumer.runtime_api import Job, Reply, RuntimeApi
 
-ACCOUNT = "000000000000"
-REGION = "us-east-1"
+_ACCOUNT = "000000000000"
 INIT_TIMEOUT_S = 60.0
 """Lambda allows the init phase 10 s; a loaded laptop that starts many at once needs longer."""
 _KEPT_CHARACTERS = 16_384
@@ -41,6 +40,7 @@ class HandlerSpec:
     code: Path
     handler: str
     timeout_s: float
+    region: str
     variables: Mapping[str, str] = field(default_factory=dict)
     client: str = "awslambdaric" if importlib.util.find_spec("awslambdaric") else "minimal"
 
@@ -50,7 +50,7 @@ class HandlerSpec:
 
     @property
     def arn(self) -> str:
-        return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{self.function_name}"
+        return f"arn:aws:lambda:{self.region}:{_ACCOUNT}:function:{self.function_name}"
 
 
 def lambda_variables(
@@ -85,8 +85,8 @@ def lambda_variables(
         "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{spec.function_name}",
         "AWS_LAMBDA_LOG_STREAM_NAME": stream,
         "AWS_EXECUTION_ENV": f"AWS_Lambda_python{version}",
-        "AWS_REGION": REGION,
-        "AWS_DEFAULT_REGION": REGION,
+        "AWS_REGION": spec.region,
+        "AWS_DEFAULT_REGION": spec.region,
         "AWS_ACCESS_KEY_ID": "onceproof",
         "AWS_SECRET_ACCESS_KEY": "onceproof",
         "AWS_ENDPOINT_URL": endpoint_url,

@@ -33,7 +33,7 @@ from analysis.schema import (
 )
 from consumer.batch_response import Fate, fates
 from consumer.clock import Clock
-from consumer.environment import REGION, Environment
+from consumer.environment import Environment
 from consumer.recorder import Recorder
 
 STAMP = "onceproof.message"
@@ -53,6 +53,7 @@ class QueueAddress:
     url: str
     arn: str
     dead_letter_url: str
+    region: str
     visibility_timeout_s: int
 
 
@@ -329,7 +330,7 @@ class EventSourceMapping:
                 "md5OfBody": received.message.get("MD5OfBody", ""),
                 "eventSource": "aws:sqs",
                 "eventSourceARN": self._queue.arn,
-                "awsRegion": REGION,
+                "awsRegion": self._queue.region,
             }
             for received in batch
         ]

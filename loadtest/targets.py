@@ -1,0 +1,405 @@
+"""Where a run happens: an AWS-compatible endpoint, and what the run makes and removes there.
+
+The ``local`` target is this with the embedded emulator behind it; the ``endpoint`` target
+is this with a URL of the user's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import aioboto3
+from aiobotocore.config import AioConfig
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    EndpointConnectionError,
+    HTTPClientError,
+    NoCredentialsError,
+)
+
+from analysis.errors import TargetError
+from analysis.schema import (
+    ItemRow,
+    Phase,
+    TableInfo,
+    TableRole,
+    item_text,
+    number_text,
+)
+from consumer.mapping import QueueAddress
+
+KEEP_UNCHANGED = "keep unchanged"
+"""What the one item of every reference table says, before and after."""
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_GONE_TIMEOUT_S = 90.0
+"""SQS takes up to 60 s to delete a queue (API reference, DeleteQueue)."""
+_CONTENDERS = 16
+_GONE_CODES = frozenset(
+    {
+        "AWS.SimpleQueueService.NonExistentQueue",
+        "QueueDoesNotExist",
+        "ResourceNotFoundException",
+    }
+)
+_CREDENTIAL_CODES = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    access_key: str
+    secret_key: str
+    token: str | None = None
+
+
+LOCAL_CREDENTIALS = Credentials("onceproof", "onceproof")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What this run made."""
+
+    queue: QueueAddress
+    queue_name: str
+    dead_letter_name: str
+    tables: tuple[TableInfo, ...]  # real names
+    names: Mapping[str, str]  # placeholder ("table:orders", "queue_url") -> real name
+
+
+class Endpoint:
+    """An AWS-compatible endpoint in use; an asynchronous context manager.
+
+    :raises TargetError: from every method, when the endpoint refuses, fails or answers
+        something that is not AWS; the message says which and what to try.
+    """
+
+    def __init__(self, url: str, *, credentials: Credentials | None, connections: int) -> None:
+        """
+        :param credentials: None takes the usual AWS sources (environment, profile, ...).
+        :param connections: simultaneous calls of the driver and the mapping.
+        """
+        self.url = url
+        self._given = credentials
+        self._connections = connections
+        self._stack = contextlib.AsyncExitStack()
+        self._resources: Resources | None = None
+
+    async def __aenter__(self) -> Self:
+        session = aioboto3.Session()
+        self.region: str = session.region_name or "us-east-1"
+        self.credentials = self._given or await self._find_credentials(session)
+        common = {
+            "endpoint_url": self.url,
+            "region_name": self.region,
+            "aws_access_key_id": self.credentials.access_key,
+            "aws_secret_access_key": self.credentials.secret_key,
+            "aws_session_token": self.credentials.token,
+        }
+        # A send that the SDK repeats by itself would enqueue a second message unseen, so
+        # nothing is retried here; those who call count their own repeats.
+        config = AioConfig(
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            max_pool_connections=self._connections,
+            connect_timeout=5,
+            read_timeout=30,
+        )
+        enter = self._stack.enter_async_context
+        self.sqs: Any = await enter(session.client("sqs", config=config, **common))
+        self.dynamodb: Any = await enter(session.client("dynamodb", config=config, **common))
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    async def _find_credentials(self, session: Any) -> Credentials:
+        found = await session.get_credentials()
+        if found is not None:
+            frozen = await found.get_frozen_credentials()
+            return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+        if urlsplit(self.url).hostname in _LOOPBACK:
+            return LOCAL_CREDENTIALS  # emulators take any
+        raise TargetError(
+            f"no AWS credentials were found for {self.url}. Set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE."
+        )
+
+    @contextlib.contextmanager
+    def _doing(self, what: str) -> Any:
+        """Turn what botocore raises into one sentence with a cure."""
+        try:
+            yield
+        except EndpointConnectionError as error:
+            raise TargetError(
+                f"{self.url} could not be reached while {what}. Is it running, and is the "
+                "address right (--endpoint-url)?"
+            ) from error
+        except (NoCredentialsError, HTTPClientError) as error:
+            raise TargetError(f"{self.url} failed while {what}: {error}") from error
+        except ClientError as error:
+            raise self._refused(what, error) from error
+        except (BotoCoreError, KeyError, ValueError) as error:
+            raise TargetError(
+                f"{self.url} answered something that is not AWS while {what}: {error}. Name an "
+                "AWS-compatible endpoint with --endpoint-url, or leave it out to use the "
+                "embedded one."
+            ) from error
+
+    def _refused(self, what: str, error: ClientError) -> TargetError:
+        code = error.response.get("Error", {}).get("Code", "")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _CREDENTIAL_CODES or status in (401, 403):
+            return TargetError(
+                f"{self.url} refused the credentials while {what}: {error}. Check "
+                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_REGION."
+            )
+        if status >= 500:
+            return TargetError(
+                f"{self.url} failed with HTTP {status} while {what}: {error}. Look at its own "
+                "log, then run again."
+            )
+        return TargetError(f"{self.url} refused while {what}: {error}")
+
+    # --- making ---
+
+    async def create(
+        self,
+        prefix: str,
+        tables: Sequence[TableInfo],
+        *,
+        visibility_timeout_s: int,
+        max_receive_count: int,
+    ) -> Resources:
+        """Make queue, dead-letter queue and tables, with one item in each reference table.
+
+        :param prefix: put before every table's name; empty leaves the names as they are.
+        """
+        names: dict[str, str] = {}
+        base = prefix or "onceproof-"
+        queue_name, dead_letter_name = f"{base}queue", f"{base}dlq"
+        real = tuple(replace(table, name=prefix + table.name) for table in tables)
+        names |= {f"table:{table.name}": prefix + table.name for table in tables}
+        # Known before the first of them exists: whatever happens next can be removed.
+        address = QueueAddress("", "", "", self.region, visibility_timeout_s)
+        self._resources = Resources(address, queue_name, dead_letter_name, real, names)
+        with self._doing("making its queues"):
+            dlq_url, dlq_arn = await self._create_queue(dead_letter_name, {})
+            policy = {"deadLetterTargetArn": dlq_arn, "maxReceiveCount": str(max_receive_count)}
+            attributes = {
+                "VisibilityTimeout": str(visibility_timeout_s),
+                "RedrivePolicy": json.dumps(policy),
+            }
+            url, arn = await self._create_queue(queue_name, attributes)
+        names |= {"queue": queue_name, "queue_url": url, "queue_arn": arn}
+        names |= {"dlq": dead_letter_name, "dlq_url": dlq_url, "dlq_arn": dlq_arn}
+        with self._doing("making its tables"):
+            for table in real:
+                await self._create_table(table)
+        address = QueueAddress(url, arn, dlq_url, self.region, visibility_timeout_s)
+        self._resources = Resources(address, queue_name, dead_letter_name, real, names)
+        return self._resources
+
+    async def _create_queue(self, name: str, attributes: dict[str, str]) -> tuple[str, str]:
+        made = await self.sqs.create_queue(QueueName=name, Attributes=attributes)
+        url = str(made["QueueUrl"])
+        found = await self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+        return url, str(found["Attributes"]["QueueArn"])
+
+    async def _create_table(self, table: TableInfo) -> None:
+        keys = [(table.key, table.key_type, "HASH")]
+        if table.sort is not None:
+            keys.append((table.sort, table.sort_type, "RANGE"))
+        await self.dynamodb.create_table(
+            TableName=table.name,
+            KeySchema=[{"AttributeName": name, "KeyType": part} for name, _, part in keys],
+            AttributeDefinitions=[
+                {"AttributeName": name, "AttributeType": kind} for name, kind, _ in keys
+            ],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        async with asyncio.timeout(_GONE_TIMEOUT_S):
+            while True:
+                found = await self.dynamodb.describe_table(TableName=table.name)
+                if found["Table"]["TableStatus"] == "ACTIVE":
+                    break
+                await asyncio.sleep(0.5)
+        if table.role is TableRole.REFERENCE:
+            item = {name: _reference_key(kind) for name, kind, _ in keys}
+            item["note"] = {"S": KEEP_UNCHANGED}
+            await self.dynamodb.put_item(TableName=table.name, Item=item)
+
+    # --- probing ---
+
+    async def self_test(self, prefix: str) -> None:
+        """Show that this endpoint can decide a race at all.
+
+        Sixteen conditional puts of one key at once have exactly one winner, ``ALL_OLD``
+        shows what was there, and numbers are compared as numbers. Without these a
+        correct handler would be blamed.
+        """
+        table = TableInfo(f"{prefix}self-test", TableRole.OTHER, "id")
+        with self._doing("testing it"):
+            await self._create_table(table)
+            try:
+                problem = await self._probe(table.name)
+            finally:
+                await self.dynamodb.delete_table(TableName=table.name)
+        if problem is not None:
+            raise TargetError(
+                f"{self.url} does not behave as DynamoDB: {problem}. A verdict on top of it "
+                "would mean nothing; use another endpoint, or the embedded one."
+            )
+
+    async def _probe(self, table: str) -> str | None:
+        async def contend(number: int) -> int:
+            try:
+                await self.dynamodb.put_item(
+                    TableName=table,
+                    Item={"id": {"S": "one"}, "winner": {"N": f"{number}.0"}},
+                    ConditionExpression="attribute_not_exists(id)",
+                )
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
+                    raise
+                return 0
+            return 1
+
+        winners = sum(await asyncio.gather(*map(contend, range(_CONTENDERS))))
+        if winners != 1:
+            return f"{winners} of {_CONTENDERS} simultaneous conditional puts of one key won"
+        item = {"id": {"S": "one"}, "winner": {"N": "4e0"}}
+        old = await self.dynamodb.put_item(TableName=table, Item=item, ReturnValues="ALL_OLD")
+        if "winner" not in old.get("Attributes", {}):
+            return "ReturnValues=ALL_OLD does not return the item that was overwritten"
+        read = await self.dynamodb.get_item(
+            TableName=table, Key={"id": {"S": "one"}}, ConsistentRead=True
+        )
+        if number_text(read["Item"]["winner"]["N"]) != "4":
+            return "a stored number comes back as another"
+        try:
+            await self.dynamodb.put_item(
+                TableName=table,
+                Item=item,
+                ConditionExpression="winner <> :four",
+                ExpressionAttributeValues={":four": {"N": "4.00"}},
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            )
+        except ClientError as error:
+            if "Item" not in error.response:
+                return "a failed condition does not return the item (ALL_OLD)"
+            return None
+        return "numbers are not compared as numbers (4e0 <> 4.00)"
+
+    # --- reading ---
+
+    async def items(self, phase: Phase) -> AsyncIterator[ItemRow]:
+        """Every item of the run's tables, by strongly consistent scans."""
+        assert self._resources is not None
+        for table in self._resources.tables:
+            keys = [name for name in (table.key, table.sort) if name is not None]
+            arguments: dict[str, Any] = {"TableName": table.name, "ConsistentRead": True}
+            while True:
+                with self._doing(f"reading table {table.name}"):
+                    page = await self.dynamodb.scan(**arguments)
+                for item in page["Items"]:
+                    key = item_text({name: item[name] for name in keys})
+                    yield ItemRow(table.name, key, item_text(item), phase)
+                if "LastEvaluatedKey" not in page:
+                    break
+                arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+    async def final_counters(self) -> tuple[int, int]:
+        """Messages that the queue itself still counts: visible or delayed, and in flight."""
+        assert self._resources is not None
+        with self._doing("reading the queue's counters"):
+            found = await self.sqs.get_queue_attributes(
+                QueueUrl=self._resources.queue.url, AttributeNames=["All"]
+            )
+        counters = found["Attributes"]
+        waiting = int(counters["ApproximateNumberOfMessages"])
+        delayed = int(counters.get("ApproximateNumberOfMessagesDelayed", 0))
+        return waiting + delayed, int(counters["ApproximateNumberOfMessagesNotVisible"])
+
+    # --- removing ---
+
+    async def remove(self) -> list[str]:
+        """Remove what :meth:`create` made and prove it gone; the names that are gone.
+
+        Only "it does not exist" is proof. A network or authentication error is none.
+        """
+        if self._resources is None:
+            return []
+        made = self._resources
+        gone: list[str] = []
+        for name in (made.queue_name, made.dead_letter_name):
+            with self._doing(f"removing queue {name}"):
+                url = await self._queue_url(name)
+                if url is not None:
+                    await self.sqs.delete_queue(QueueUrl=url)
+                await self._wait_gone(lambda name=name: self._queue_url(name), f"queue {name}")
+            gone.append(f"queue {name}")
+        for table in made.tables:
+            with self._doing(f"removing table {table.name}"):
+                if await self._table(table.name) is not None:
+                    await self.dynamodb.delete_table(TableName=table.name)
+                await self._wait_gone(
+                    lambda name=table.name: self._table(name), f"table {table.name}"
+                )
+            gone.append(f"table {table.name}")
+        self._resources = None
+        return gone
+
+    async def _queue_url(self, name: str) -> Any:
+        return await _unless_gone(self.sqs.get_queue_url(QueueName=name), "QueueUrl")
+
+    async def _table(self, name: str) -> Any:
+        return await _unless_gone(self.dynamodb.describe_table(TableName=name), "Table")
+
+    async def _wait_gone(self, ask: Any, what: str) -> None:
+        try:
+            async with asyncio.timeout(_GONE_TIMEOUT_S):
+                while await ask() is not None:  # noqa: ASYNC110 - only asking again can tell
+                    await asyncio.sleep(1)
+        except TimeoutError as error:
+            raise TargetError(
+                f"{what} is still there {_GONE_TIMEOUT_S:g} s after it was deleted; look at "
+                f"{self.url} and remove it by hand."
+            ) from error
+
+
+async def _unless_gone(call: Any, field: str) -> Any:
+    try:
+        return (await call)[field]
+    except ClientError as error:
+        if error.response["Error"]["Code"] in _GONE_CODES:
+            return None
+        raise
+
+
+def _reference_key(kind: str) -> dict[str, Any]:
+    values: dict[str, dict[str, Any]] = {
+        "S": {"S": "reference"},
+        "N": {"N": "1"},
+        "B": {"B": b"reference"},
+    }
+    return values[kind]

@@ -1,0 +1,392 @@
+"""Reads the evidence of one run: the only place that opens evidence files.
+
+A run directory becomes an in-memory DuckDB database with one table or view per table of
+:mod:`analysis.schema`, whether the run has finished (Parquet) or was killed half way (JSON
+lines). Beside them stand what ``run.json`` says about the store:
+
+``run_tables``
+    one row per declared table: resource, role, key, sort
+``details(item)``
+    only the attributes that carry the order's details, as canonical text; NULL for no item.
+    Two items have the same details exactly when these texts are equal. A missing attribute
+    is left out, which an attribute of type NULL is not.
+``item_order_key(item)``
+    the text of the attribute that holds the order key, NULL when the item has none
+``key_text(resource, item_key)`` and ``sort_text(resource, item_key)``
+    the text of the partition and of the sort key
+``complete(resource, item)``
+    whether the item counts as an order's result (``complete_when`` of its table)
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import duckdb
+import msgspec
+
+from analysis.errors import EvidenceError
+from analysis.schema import NO_ITEM, SCHEMA_VERSION, TABLES, Row, RunInfo, RunStatus, TableInfo
+
+RUN_FILE = "run.json"
+EVIDENCE_DIRECTORY = "evidence"
+
+_THREADS = 2
+_MEMORY = "2GB"  # beyond it DuckDB spills to disk; judging 10 million messages needed 0.8 GB
+_TYPES = {int: "BIGINT", str: "VARCHAR", bool: "BOOLEAN"}
+
+_UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException)
+
+Params = Mapping[str, object] | Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The open evidence of one run.
+
+    ``damaged`` names the tables of which rows are missing or were unreadable; ``notes``
+    says so in words. ``complete`` is true when the run ended by itself and nothing is damaged.
+    """
+
+    run: RunInfo
+    notes: tuple[str, ...]
+    damaged: frozenset[str]
+    connection: duckdb.DuckDBPyConnection
+
+    @property
+    def complete(self) -> bool:
+        return self.run.status is RunStatus.FINISHED and not self.damaged
+
+    def rows(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
+        """The rows of a query, as dictionaries by column name.
+
+        :raises EvidenceError: a file turns out to be damaged where the query reads it.
+        """
+        try:
+            cursor = self.connection.execute(sql, params)
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        except _UNREADABLE as error:
+            raise EvidenceError(
+                f"run {self.run.run_id}: a table cannot be read ({_first_line(error)}). "
+                "Restore the evidence directory from where the run was made."
+            ) from error
+
+    def scalar(self, sql: str, params: Params = ()) -> Any:
+        """The first column of the first row, ``None`` when there is no row."""
+        rows = self.rows(sql, params)
+        return next(iter(rows[0].values())) if rows else None
+
+
+def load_run(run_dir: Path) -> RunInfo:
+    """What was asked of the run and how it ended. Unknown fields are ignored.
+
+    :raises EvidenceError: there is no readable ``run.json`` of this schema version.
+    """
+    path = run_dir / RUN_FILE
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise EvidenceError(
+            f"{path}: cannot be read ({error.strerror or error}). "
+            "Give the directory of a run: the one that holds run.json."
+        ) from error
+    try:
+        run = msgspec.json.decode(content, type=RunInfo)
+    except msgspec.DecodeError as error:
+        raise EvidenceError(
+            f"{path}: is not the run.json of a run ({error}). "
+            "Restore the file from where the run was made, or run again."
+        ) from error
+    if run.schema_version != SCHEMA_VERSION:
+        raise EvidenceError(
+            f"{path}: has schema version {run.schema_version}, this program reads "
+            f"{SCHEMA_VERSION}. Judge the run with the version that made it: {run.tool_version}."
+        )
+    return run
+
+
+@contextmanager
+def open_evidence(run_dir: Path) -> Iterator[Evidence]:
+    """The evidence of a run that has finished, is still going or was killed.
+
+    :raises EvidenceError: ``run.json`` or a table's file cannot be read at all. Single
+        unreadable lines and missing files are no error: they are noted.
+    """
+    run = load_run(run_dir)
+    with _database() as connection:
+        notes: list[str] = []
+        damaged: set[str] = set()
+        for table in TABLES:
+            found = _open_table(connection, run_dir / EVIDENCE_DIRECTORY, table)
+            if found:
+                notes += found
+                damaged.add(table.TABLE)
+        _describe_store(connection, run)
+        yield Evidence(run, tuple(notes), frozenset(damaged), connection)
+
+
+def finish_evidence(run_dir: Path) -> None:
+    """Turn every ``<table>.jsonl`` into ``<table>.parquet``, sorted by key.
+
+    Each table is written under a temporary name, renamed, and only then are its lines
+    removed. Lines that cannot be read are not thrown away: that table stays as it is.
+
+    :raises EvidenceError: a file could not be read or written; its lines are still there.
+    """
+    directory = run_dir / EVIDENCE_DIRECTORY
+    with _database() as connection:
+        for table in TABLES:
+            lines = directory / f"{table.TABLE}.jsonl"
+            if not lines.exists():
+                continue
+            target = directory / f"{table.TABLE}.parquet"
+            unfinished = directory / f"{table.TABLE}.parquet.tmp"
+            try:
+                if _read_lines(connection, lines, table):
+                    continue
+                connection.execute(
+                    f"COPY (FROM {table.TABLE} ORDER BY {_key(table)}) "
+                    f"TO {_text(str(unfinished))} (FORMAT parquet, COMPRESSION zstd)"
+                )
+                connection.execute(f"DROP TABLE {table.TABLE}")
+                with unfinished.open("rb") as file:
+                    os.fsync(file.fileno())  # on disk before the lines go
+                unfinished.replace(target)
+                lines.unlink()
+            except (duckdb.Error, OSError) as error:
+                unfinished.unlink(missing_ok=True)
+                raise EvidenceError(
+                    f"{lines}: could not be turned into {target.name} ({_first_line(error)}). "
+                    "Nothing is lost and the run can be judged as it is; "
+                    "free some space or make the directory writable, then try again."
+                ) from error
+
+
+@contextmanager
+def _database() -> Iterator[duckdb.DuckDBPyConnection]:
+    with (
+        tempfile.TemporaryDirectory(prefix="onceproof-") as spill,
+        duckdb.connect(
+            ":memory:",
+            config={
+                "threads": _THREADS,
+                "memory_limit": _MEMORY,
+                "temp_directory": spill,
+                "autoinstall_known_extensions": False,
+            },
+        ) as connection,
+    ):
+        yield connection
+
+
+# --- tables ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    type: str  # of DuckDB
+    words: tuple[str, ...]  # the closed set of its values; empty: any
+    optional: bool
+    default: str | None  # SQL literal for a field that was left out
+
+
+def _columns(table: type[Row]) -> list[_Column]:
+    hints = get_type_hints(table)
+    return [_column(field, hints[field.name]) for field in fields(table)]
+
+
+def _column(field: Field[Any], hint: Any) -> _Column:
+    kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    (kind,) = (kind for kind in kinds if kind is not types.NoneType)
+    words = tuple(str(word) for word in kind) if issubclass(kind, Enum) else ()
+    optional = types.NoneType in kinds
+    has_default = not optional and field.default is not MISSING
+    return _Column(
+        name=field.name,
+        type=_TYPES[str if words else kind],
+        words=words,
+        optional=optional,
+        default=_text(str(field.default)) if has_default else None,
+    )
+
+
+def _open_table(
+    connection: duckdb.DuckDBPyConnection, directory: Path, table: type[Row]
+) -> list[str]:
+    """Make the table or view; the answer is what was found wrong with it."""
+    parquet = directory / f"{table.TABLE}.parquet"
+    lines = directory / f"{table.TABLE}.jsonl"
+    try:
+        # Lines beside a Parquet file are what finish_evidence had no time to remove.
+        if parquet.exists():
+            return _read_parquet(connection, parquet, table)
+        if lines.exists():
+            return _read_lines(connection, lines, table)
+    except (*_UNREADABLE, OSError) as error:
+        path = parquet if parquet.exists() else lines
+        raise EvidenceError(
+            f"{path}: cannot be read ({_first_line(error)}). Restore it from where the run was "
+            "made; without the file the rest can be judged, as incomplete evidence."
+        ) from error
+    definition = ", ".join(f'"{column.name}" {column.type}' for column in _columns(table))
+    connection.execute(f"CREATE TABLE {table.TABLE} ({definition})")
+    return [f"The table {table.TABLE} is missing."]
+
+
+def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]) -> list[str]:
+    source = f"read_parquet({_text(str(path))})"
+    present = {row[0] for row in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
+    columns, absent = [], []
+    for column in _columns(table):
+        if column.name in present:
+            columns.append(f'"{column.name}"::{column.type} AS "{column.name}"')
+        else:
+            value = column.default or "NULL"
+            columns.append(f'{value}::{column.type} AS "{column.name}"')
+            if not column.optional and column.default is None:
+                absent.append(column.name)
+    connection.execute(f"CREATE VIEW {table.TABLE} AS SELECT {', '.join(columns)} FROM {source}")
+    return [f"The table {table.TABLE} has no column {name}." for name in absent]
+
+
+def _read_lines(connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]) -> list[str]:
+    """Load the lines, the last one of each key, into a table.
+
+    DuckDB gives a line that it cannot read, or a value of another type, as NULL; such a
+    row shows by a NULL where the schema has none.
+    """
+    columns = _columns(table)
+    read = ", ".join(f"{_text(column.name)}: {_text(column.type)}" for column in columns)
+    values = ", ".join(
+        f'coalesce("{column.name}", {column.default}::{column.type}) AS "{column.name}"'
+        if column.default is not None
+        else f'"{column.name}"'
+        for column in columns
+    )
+    sound = [f'"{column.name}" IS NOT NULL' for column in columns if not column.optional]
+    sound += [
+        f'coalesce("{column.name}" IN ({", ".join(map(_text, column.words))}), true)'
+        for column in columns
+        if column.words
+    ]
+    source = f"""
+        SELECT {values}, row_number() OVER () AS line_no
+        FROM read_json({_text(str(path))}, format = 'newline_delimited', ignore_errors = true,
+            columns = {{{read}}})
+    """
+    connection.execute(
+        f"CREATE TABLE read_lines AS SELECT *, {' AND '.join(sound)} AS sound FROM ({source})"
+    )
+    connection.execute(f"""
+        CREATE TABLE {table.TABLE} AS SELECT * EXCLUDE (line_no, sound) FROM read_lines
+        WHERE line_no IN (
+            SELECT max(line_no) FROM read_lines WHERE sound GROUP BY {_key(table)}
+        )
+    """)
+    row = connection.execute(
+        "SELECT count(*) FILTER (NOT sound), coalesce(NOT arg_max(sound, line_no), false) "
+        "FROM read_lines"
+    ).fetchone()
+    assert row is not None
+    unreadable, torn = row[0], row[1] and not _ends_with_newline(path)
+    connection.execute("DROP TABLE read_lines")
+    notes = []
+    if unreadable - torn:
+        notes.append(f"{path.name}: {unreadable - torn} lines could not be read and were left out.")
+    if torn:
+        notes.append(f"{path.name}: the last line was not written to its end and was left out.")
+    return notes
+
+
+def _key(table: type[Row]) -> str:
+    return ", ".join(f'"{name}"' for name in table.KEY)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read() == b"\n"
+
+
+# --- what run.json says about the store -----------------------------------------------
+
+
+def _describe_store(connection: duckdb.DuckDBPyConnection, run: RunInfo) -> None:
+    connection.execute("""
+        CREATE TABLE run_tables (resource VARCHAR, role VARCHAR, "key" VARCHAR, sort VARCHAR)
+    """)
+    for table in run.tables:
+        connection.execute(
+            "INSERT INTO run_tables VALUES (?, ?, ?, ?)",
+            (table.name, str(table.role), table.key, table.sort),
+        )
+    parts = ", ".join(
+        f"{_text(msgspec.json.encode(name).decode() + ':')} || {_member('item', name)}"
+        for name in sorted(set(run.order.attributes.values()))
+    )
+    key_attribute = run.order.attributes.get(run.order.key, run.order.key)
+    macros = {
+        "details(item)": f"CASE WHEN item <> {_text(NO_ITEM)} "
+        f"THEN '{{' || concat_ws(',', {parts or 'NULL'}) || '}}' END",
+        "item_order_key(item)": _value("item", key_attribute),
+        "key_text(resource, item_key)": _by_table(
+            run, {table.name: _value("item_key", table.key) for table in run.tables}
+        ),
+        "sort_text(resource, item_key)": _by_table(
+            run,
+            {table.name: _value("item_key", table.sort) for table in run.tables if table.sort},
+        ),
+        "complete(resource, item)": f"coalesce(item <> {_text(NO_ITEM)} AND "
+        + _by_table(run, {table.name: _is_complete(table) for table in run.tables}, "true")
+        + ", false)",
+    }
+    for signature, body in macros.items():
+        connection.execute(f"CREATE MACRO {signature} AS {body}")
+
+
+def _by_table(run: RunInfo, expressions: dict[str, str], otherwise: str = "NULL") -> str:
+    cases = " ".join(f"WHEN {_text(name)} THEN {body}" for name, body in expressions.items())
+    return f"(CASE resource {cases} ELSE {otherwise} END)" if cases else otherwise
+
+
+def _is_complete(table: TableInfo) -> str:
+    conditions = [
+        f"{_value('item', name)} IN ({', '.join(map(_text, texts)) or 'NULL'})"
+        for name, texts in table.complete_when.items()
+    ]
+    return " AND ".join(conditions) or "true"
+
+
+def _member(item: str, name: str) -> str:
+    """One attribute of an item as JSON text, by JSON pointer (RFC 6901)."""
+    pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+    return f"json_extract({item}, {_text(pointer)})::VARCHAR"
+
+
+def _value(item: str, name: str) -> str:
+    """The text of one scalar attribute: a string, a number, decoded bytes or a boolean."""
+    pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+    text, number, boolean, binary = (
+        f"json_extract_string({item}, {_text(f'{pointer}/{kind}')})"
+        for kind in ("S", "N", "BOOL", "B")
+    )
+    return f"coalesce({text}, {number}, {boolean}, TRY(decode(from_base64({binary}))))"
+
+
+def _text(value: str) -> str:
+    """A value as an SQL string literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

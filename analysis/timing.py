@@ -1,0 +1,224 @@
+"""How long things took and how fast they went, from raw rows.
+
+Quantiles are exact: the nearest-rank value of the sorted raw durations (DuckDB's
+``quantile_disc``), never an average of percentiles, never a bucket. A quantile is given
+only when at least one value lies beyond it, that is when ``n * (1 - q) >= 1``: 10 values
+for 90 %, 100 for 99 %, 1,000 for 99.9 %. Below that the highest values say more.
+
+========== ====================================================================
+name       from, to
+========== ====================================================================
+end to end intended time (rate given) or sent time (rate "max"), to deleted
+send       send request left, to confirmed by the queue
+send lag   intended time, to send request left; only when a rate was given
+delivery   confirmed by the queue, to first received; 0 when received before that
+handler    event handed to the runtime, to its answer
+write      a call that writes a table of role orders: sent, to answered
+========== ====================================================================
+
+At rate "max" the next send waits for an earlier one (closed loop), so end-to-end times
+say nothing about what an arrival at a fixed rate would have waited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.findings import Quantiles, Timing
+from analysis.schema import TableRole
+from analysis.store import Evidence
+
+NS_PER_S = 1_000_000_000
+MOST_BINS = 60
+
+# Calls that write a table of role orders.
+_WRITTEN = """written AS (
+    SELECT c.decision, c.sent_at, c.answered_at FROM calls c
+    WHERE EXISTS (
+        SELECT 1 FROM call_items t WHERE t.call_id = c.call_id
+        AND t.action IN ('put', 'update', 'delete') AND list_contains($orders, t.resource)
+    )
+)"""
+
+# One row a duration: name, split, ns. $orders is the list of tables of role orders,
+# $open_loop says whether the plan gave intended times that mean something.
+DURATIONS = f"""
+WITH sent AS (
+    SELECT message_no, intended_at, sent_at, accepted_at FROM messages
+    WHERE sent_at IS NOT NULL AND accepted_at IS NOT NULL
+), received AS (
+    SELECT message_no, min(received_at) AS received_at FROM deliveries
+    WHERE queue = 'queue' AND message_no IS NOT NULL GROUP BY message_no
+), deleted AS (
+    SELECT d.message_no, min(a.acked_at) AS deleted_at,
+        arg_min(d.invocation_id, a.acked_at) AS invocation_id
+    FROM deliveries d JOIN acks a USING (delivery_id)
+    WHERE d.queue = 'queue' AND a.outcome = 'deleted' AND d.message_no IS NOT NULL
+    GROUP BY d.message_no
+), end_to_end AS (
+    SELECT r.result, e.deleted_at - CASE WHEN $open_loop THEN s.intended_at ELSE s.sent_at END AS ns
+    FROM sent s JOIN deleted e USING (message_no)
+    LEFT JOIN results r ON r.invocation_id = e.invocation_id AND r.message_no = e.message_no
+), reported AS (
+    SELECT invocation_id,
+        CASE WHEN min(result) = max(result) THEN min(result) ELSE 'mixed' END AS result
+    FROM results GROUP BY invocation_id
+), handled AS (
+    SELECT coalesce(r.result, i.outcome, 'unknown') AS split, i.ended_at - i.started_at AS ns
+    FROM invocations i LEFT JOIN reported r USING (invocation_id) WHERE i.ended_at IS NOT NULL
+), {_WRITTEN}, durations AS (
+    SELECT 'end to end' AS name, 'all' AS split, ns FROM end_to_end
+    UNION ALL SELECT 'end to end', result, ns FROM end_to_end WHERE result IS NOT NULL
+    UNION ALL SELECT 'send', 'all', accepted_at - sent_at FROM sent
+    UNION ALL SELECT 'send lag', 'all', sent_at - intended_at FROM sent WHERE $open_loop
+    UNION ALL SELECT 'delivery', 'all', greatest(0, r.received_at - s.accepted_at)
+        FROM sent s JOIN received r USING (message_no)
+    UNION ALL SELECT 'handler', 'all', ns FROM handled
+    UNION ALL SELECT 'handler', split, ns FROM handled
+    UNION ALL SELECT 'write', decision, answered_at - sent_at
+        FROM written WHERE answered_at IS NOT NULL
+)
+"""
+
+_SPANS = """
+WITH settled AS (
+    SELECT d.message_no, min(a.acked_at) AS settled_at
+    FROM deliveries d JOIN acks a USING (delivery_id)
+    WHERE a.outcome IN ('deleted', 'dead_lettered') AND d.message_no IS NOT NULL
+    GROUP BY d.message_no
+)
+SELECT (SELECT min(sent_at) FROM messages) AS first_sent,
+    (SELECT max(sent_at) FROM messages) AS last_sent,
+    (SELECT max(accepted_at) FROM messages) AS last_accepted,
+    (SELECT count(accepted_at) FROM messages) AS accepted,
+    (SELECT min(received_at) FROM deliveries WHERE queue = 'queue') AS first_received,
+    (SELECT max(settled_at) FROM settled) AS last_settled,
+    (SELECT count(*) FROM settled) AS settled
+"""
+
+_QUANTILES = """
+SELECT name, split, count(*) AS n, min(ns) AS min_ns, max(ns) AS max_ns,
+    quantile_disc(ns::BIGINT, [0.5, 0.9, 0.99, 0.999]) AS quantiles
+FROM durations GROUP BY name, split
+"""
+
+_EVENTS = f"""
+WITH {_WRITTEN}, events AS (
+    SELECT 'sent' AS name, sent_at AS happened_at FROM messages WHERE accepted_at IS NOT NULL
+    UNION ALL SELECT 'received', received_at FROM deliveries WHERE queue = 'queue'
+    UNION ALL SELECT decision, answered_at FROM written WHERE answered_at IS NOT NULL
+)
+"""
+
+_ORDER = ("end to end", "send lag", "send", "delivery", "handler", "write")
+_SPLITS = ("all", "processed", "accepted", "duplicate", "rejected", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Events of one name in equal bins from the run's first moment on."""
+
+    name: str  # "sent", "received", or the decision of a write
+    counts: tuple[int, ...]  # one a bin
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    origin_ns: int
+    bin_ns: int
+    series: tuple[Rate, ...]
+
+
+def orders_tables(evidence: Evidence) -> list[str]:
+    """Names of the tables that are judged as orders."""
+    return [table.name for table in evidence.run.tables if table.role is TableRole.ORDERS]
+
+
+def durations_params(evidence: Evidence) -> dict[str, object]:
+    """The parameters of :data:`DURATIONS`."""
+    return {
+        "orders": orders_tables(evidence),
+        "open_loop": evidence.run.plan.rate_per_s is not None,
+    }
+
+
+def measure(evidence: Evidence) -> Timing | None:
+    """The run's timing; ``None`` when nothing was sent."""
+    (span,) = evidence.rows(_SPANS)
+    first_sent = span["first_sent"]
+    if first_sent is None:
+        return None
+    last = span["last_settled"] or span["last_accepted"] or span["last_sent"]
+    rate = evidence.run.plan.rate_per_s
+    rows = evidence.rows(DURATIONS + _QUANTILES, durations_params(evidence))
+    rows.sort(key=lambda row: (_ORDER.index(row["name"]), _rank(row["split"]), row["split"]))
+    return Timing(
+        duration_ns=last - first_sent,
+        offered_per_s=rate,
+        sent_per_s=_per_s(span["accepted"], first_sent, span["last_accepted"]),
+        settled_per_s=_per_s(span["settled"], span["first_received"], span["last_settled"]),
+        open_loop=rate is not None,
+        quantiles=tuple(_quantiles(row) for row in rows),
+    )
+
+
+def rates(evidence: Evidence) -> Rates | None:
+    """Sends, receives and write decisions over time, in at most :data:`MOST_BINS` bins.
+
+    ``None`` when nothing was sent. Bins are 1, 2 or 5 times a power of ten wide.
+    """
+    params = {"orders": orders_tables(evidence)}
+    (span,) = evidence.rows(
+        _EVENTS + "SELECT min(happened_at) AS first, max(happened_at) AS last FROM events", params
+    )
+    if span["first"] is None:
+        return None
+    bin_ns = bin_width_ns(span["last"] - span["first"])
+    rows = evidence.rows(
+        _EVENTS + "SELECT name, (happened_at - $first) // $bin_ns AS bin, count(*) AS n"
+        " FROM events GROUP BY name, bin",
+        params | {"first": span["first"], "bin_ns": bin_ns},
+    )
+    bins = (span["last"] - span["first"]) // bin_ns + 1
+    counts: dict[str, list[int]] = {}
+    for row in rows:
+        counts.setdefault(row["name"], [0] * bins)[row["bin"]] = row["n"]
+    series = tuple(Rate(name, tuple(counts[name])) for name in sorted(counts))
+    return Rates(span["first"], bin_ns, series)
+
+
+def bin_width_ns(span_ns: int) -> int:
+    """The narrowest of 1, 2, 5, 10, ... ms that needs at most :data:`MOST_BINS` bins."""
+    width = 1_000_000
+    while True:
+        for factor in (1, 2, 5):
+            if span_ns < width * factor * MOST_BINS:
+                return width * factor
+        width *= 10
+
+
+def _rank(split: str) -> int:
+    return _SPLITS.index(split) if split in _SPLITS else len(_SPLITS)
+
+
+def _per_s(count: int, first_ns: int | None, last_ns: int | None) -> float:
+    if first_ns is None or last_ns is None or last_ns <= first_ns:
+        return 0.0
+    return count * NS_PER_S / (last_ns - first_ns)
+
+
+def _quantiles(row: dict[str, Any]) -> Quantiles:
+    n = row["n"]
+    p50, p90, p99, p99_9 = row["quantiles"]
+    return Quantiles(
+        name=row["name"],
+        split=row["split"],
+        n=n,
+        min_ns=row["min_ns"],
+        p50_ns=p50,
+        p90_ns=p90 if n >= 10 else None,
+        p99_ns=p99 if n >= 100 else None,
+        p99_9_ns=p99_9 if n >= 1000 else None,
+        max_ns=row["max_ns"],
+    )

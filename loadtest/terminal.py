@@ -1,0 +1,188 @@
+"""What a run shows while it is going, and the verdict at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from analysis.findings import CheckStatus, Verdict, VerdictWord
+
+_PLAIN_EVERY_S = 5.0
+_STYLES = {
+    VerdictWord.PASS: "bold green",
+    VerdictWord.FAIL: "bold red",
+    VerdictWord.INCONCLUSIVE: "bold yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a run stands."""
+
+    elapsed_s: float
+    planned: int
+    sent: int
+    in_flight: int
+    processed: int
+    duplicates: int
+    failed: int  # attempts; a failed message may be tried again
+    settled: int
+    dead_lettered: int
+    queue_depth: int
+    left_s: float | None  # None: not to be told yet
+
+    def line(self) -> str:
+        left = "" if self.left_s is None else f", about {self.left_s:.0f} s left"
+        return (
+            f"{self.elapsed_s:5.1f} s  sent {self.sent}/{self.planned}  "
+            f"settled {self.settled}/{self.planned}  in flight {self.in_flight}  "
+            f"processed {self.processed}  duplicates {self.duplicates}  failed {self.failed}  "
+            f"dead-lettered {self.dead_lettered}  queue {self.queue_depth}{left}"
+        )
+
+
+class Reporter(Protocol):
+    """Where a run tells how it is going."""
+
+    def plan(self, lines: Sequence[tuple[str, str]]) -> None: ...
+
+    def phase(self, text: str) -> None: ...
+
+    def progress(self, snapshot: Snapshot) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Quiet:
+    """Tells nothing."""
+
+    def plan(self, lines: Sequence[tuple[str, str]]) -> None: ...
+
+    def phase(self, text: str) -> None: ...
+
+    def progress(self, snapshot: Snapshot) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Terminal:
+    """A live view on a terminal, plain lines every few seconds elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._said_at_s = -_PLAIN_EVERY_S
+
+    def plan(self, lines: Sequence[tuple[str, str]]) -> None:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim")
+        table.add_column()
+        for name, value in lines:
+            table.add_row(name, Text(value))
+        self._console.print(table)
+        self._console.print()
+
+    def phase(self, text: str) -> None:
+        self.close()
+        self._console.print(Text(text, style="dim"))
+
+    def progress(self, snapshot: Snapshot) -> None:
+        if not self._console.is_terminal:
+            if snapshot.elapsed_s - self._said_at_s >= _PLAIN_EVERY_S:
+                self._said_at_s = snapshot.elapsed_s
+                # Unwrapped: a log has no width.
+                self._console.print(Text(snapshot.line()), soft_wrap=True)
+            return
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(_live_view(snapshot), refresh=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _live_view(snapshot: Snapshot) -> Group:
+    left = "" if snapshot.left_s is None else f"about {snapshot.left_s:.0f} s left"
+    bars = Table.grid(padding=(0, 2))
+    for name, value in (("sent", snapshot.sent), ("settled", snapshot.settled)):
+        bars.add_row(
+            name,
+            ProgressBar(total=snapshot.planned, completed=value, width=40),
+            f"{value}/{snapshot.planned}",
+            left if name == "settled" else f"{snapshot.elapsed_s:.0f} s",
+        )
+    figures = Table.grid(padding=(0, 3))
+    figures.add_row(
+        f"in flight {snapshot.in_flight}",
+        f"processed {snapshot.processed}",
+        f"duplicates {snapshot.duplicates}",
+        f"failed {snapshot.failed}",
+        f"dead-lettered {snapshot.dead_lettered}",
+        f"queue {snapshot.queue_depth}",
+    )
+    return Group(bars, figures)
+
+
+def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Path) -> None:
+    """The short table, one line a rule, the findings by kind, and where the report is."""
+    counts = verdict.counts
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    table.add_column()
+    rows: list[tuple[str, int, str]] = [
+        (
+            "messages",
+            counts.messages,
+            f"{counts.orders} orders, {counts.copies} copies, {counts.conflicts} conflicts, "
+            f"{counts.poison} poison",
+        ),
+        ("deliveries", counts.deliveries, f"{counts.redeliveries} of them again"),
+        ("accepted writes", counts.accepted_writes, f"{counts.stored_items} items stored"),
+        ("conditional rejections", counts.rejected_writes, ""),
+        (
+            "results",
+            counts.processed + counts.duplicates + counts.failed,
+            f"{counts.processed} processed, {counts.duplicates} duplicate, {counts.failed} failed",
+        ),
+        ("acknowledged", counts.deleted, ""),
+        ("dead-lettered", counts.dead_lettered, ""),
+        (
+            "overlapping pairs",
+            verdict.exposure.overlapping_pairs,
+            f"in {verdict.exposure.contended_orders} of "
+            f"{verdict.exposure.contestable_orders} orders that could overlap",
+        ),
+        ("findings", sum(check.count for check in verdict.checks), ""),
+    ]
+    for name, value, note in rows:
+        table.add_row(name, f"{value:,}", Text(note, style="dim"))
+    console.print(table)
+    console.print()
+    for rule in verdict.rules:
+        mark = Text("✓ ", "green") if rule.passed else Text("✗ ", "red")
+        console.print(mark + Text(f"{rule.name}: {rule.actual} (required: {rule.required})"))
+    for check in verdict.checks:
+        if check.status is CheckStatus.FOUND:
+            console.print()
+            console.print(Text(f"{check.kind} ({check.count})", style="bold red"))
+            for finding in check.findings[:3]:
+                console.print(Text(f"  {finding.explanation}"))
+            if check.count > 3:
+                console.print(Text(f"  and {check.count - 3} more", style="dim"))
+    console.print()
+    console.print(Text(verdict.verdict, style=_STYLES[verdict.verdict]), end="")
+    console.print(Text("".join(f"  {reason}" for reason in verdict.reasons)))
+    console.print(Text(f"report  {report}"), soft_wrap=True)
+    console.print(Text(f"again   loadtest report {run_dir}"), soft_wrap=True)

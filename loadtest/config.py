@@ -1,0 +1,603 @@
+"""Settings of a run: a configuration file, flags over it, and a default for everything.
+
+The file is ``loadtest.toml``, or ``[tool.loadtest]`` of a ``pyproject.toml``, in the working
+directory or where ``--config`` says. Its paths are relative to the file. With neither a
+file nor flags the reference handler of this package is tested.
+
+Everything that is wrong is reported at once, one line each, with the file and the dotted
+key, or with the flag.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+import consumer
+from analysis.errors import UsageError
+from analysis.schema import ExpectInfo, OrderInfo, ResultInfo, TableRole
+from loadtest import orders
+from loadtest.orders import Dice, OrderShape, Value
+from loadtest.plan import Arrangement
+from loadtest.sections import (
+    ExpectSettings,
+    FieldSection,
+    HandlerSettings,
+    LoadSettings,
+    OrderSection,
+    QueueSettings,
+    ResultSettings,
+    Section,
+    TableSettings,
+    shown,
+)
+
+MAX_MESSAGES = 10_000_000
+MAX_BODY_BYTES = 1_047_552
+"""SQS takes 1 MiB a message; 1 KiB of it is left for message attributes."""
+
+# "Defined runtime environment variables", AWS Lambda developer guide: a function
+# configuration that sets one of these is refused.
+_RESERVED = frozenset(
+    {
+        "_HANDLER",
+        "_X_AMZN_TRACE_ID",
+        "AWS_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_DEFAULT_REGION",
+        "AWS_EXECUTION_ENV",
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
+        "AWS_LAMBDA_FUNCTION_NAME",
+        "AWS_LAMBDA_FUNCTION_VERSION",
+        "AWS_LAMBDA_INITIALIZATION_TYPE",
+        "AWS_LAMBDA_LOG_GROUP_NAME",
+        "AWS_LAMBDA_LOG_STREAM_NAME",
+        "AWS_LAMBDA_RUNTIME_API",
+        "AWS_REGION",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "LAMBDA_RUNTIME_DIR",
+        "LAMBDA_TASK_ROOT",
+    }
+)
+# These would lead the handler's calls past the gateway that records them.
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+
+_REFERENCE_ORDER: Mapping[str, Any] = {
+    "key": "id",
+    "body": '{"id": "{id}", "quantity": {quantity}}',
+    "quantity": {"integer": [1, 10]},
+    "conflict": ["quantity"],
+}
+
+
+# --- the whole --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    handler: HandlerSettings
+    queue: QueueSettings
+    tables: tuple[TableSettings, ...]
+    order: OrderShape
+    result: ResultSettings
+    load: LoadSettings
+    expect: ExpectSettings
+
+    # What run.json records. The handler's environment is not part of it: its values may be
+    # secrets.
+
+    def order_info(self) -> OrderInfo:
+        return OrderInfo(self.order.key, dict(self.order.attributes))
+
+    def result_info(self) -> ResultInfo:
+        return ResultInfo(self.result.processed, self.result.duplicate)
+
+    def expect_info(self) -> ExpectInfo:
+        expect = self.expect
+        return ExpectInfo(expect.contended_orders, expect.send_lag_s, expect.poison)
+
+
+def load_settings(config_path: Path | None, flags: Mapping[str, object], cwd: Path) -> Settings:
+    """Settings from the file (found in ``cwd`` if none is named) with the flags over it.
+
+    :param flags: dotted key -> value, such as ``{"load.orders": 10}``; None for "not given".
+        Flags differ from the file in two things: ``load.rate`` may be a number as text, and
+        ``load.burst`` chooses between the arrangements burst and interleaved.
+    :raises UsageError: with one line for each problem.
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
+    source = _read(config_path, cwd)
+    problems = _Problems(source, frozenset(given))
+    settings = _checked(_merged(source, given, cwd), problems)
+    if settings is None or problems.lines:
+        raise UsageError("\n".join(problems.lines))
+    return settings
+
+
+def fill_names(environment: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """The handler's environment with the run's own names put in.
+
+    ``{queue}``, ``{queue_url}``, ``{queue_arn}``, ``{dlq}``, ``{dlq_url}``, ``{dlq_arn}``
+    and ``{table:NAME}`` are replaced by ``names["queue"]`` and so on; doubled braces stand
+    for themselves: ``{{x}}`` gives ``{x}``.
+
+    :raises UsageError: for a placeholder that ``names`` does not have.
+    """
+    filled = {}
+    for variable, text in environment.items():
+        for name in _placeholders(text):
+            if name not in names:
+                raise UsageError(f"handler.environment.{variable}: {_no_such_name(name, names)}")
+        filled[variable] = _ENVIRONMENT_PLACEHOLDER.sub(
+            lambda match: f"{{{match[1]}}}" if match[1] else names[match[2]], text
+        )
+    return filled
+
+
+# --- reading ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    label: str  # the file as the user knows it; empty without a file
+    prefix: str  # before every key: "tool.loadtest." in a pyproject.toml
+    base: Path  # what its paths are relative to
+    data: Mapping[str, Any]
+
+
+def _read(config_path: Path | None, cwd: Path) -> _Source:
+    if config_path is not None:
+        source = _read_file(cwd / config_path, str(config_path))
+        if source is None:
+            raise UsageError(f"{config_path}: has no [tool.loadtest]")
+        return source
+    for name in ("loadtest.toml", "pyproject.toml"):
+        if (cwd / name).is_file() and (source := _read_file(cwd / name, name)) is not None:
+            return source
+    return _Source("", "", cwd, {})
+
+
+def _read_file(path: Path, label: str) -> _Source | None:
+    """None for a ``pyproject.toml`` that says nothing about us."""
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{label}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{label}: is not UTF-8 text, as TOML must be") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{label}: is not valid TOML: {error}") from error
+    if path.name != "pyproject.toml":
+        return _Source(label, "", path.parent, data)
+    tools = data.get("tool")
+    ours = tools.get("loadtest") if isinstance(tools, dict) else None
+    if ours is None:
+        return None
+    if not isinstance(ours, dict):
+        raise UsageError(f"{label}: tool.loadtest: must be a table")
+    return _Source(label, "tool.loadtest.", path.parent, ours)
+
+
+def _merged(source: _Source, flags: Mapping[str, object], cwd: Path) -> dict[str, Any]:
+    """The file's tables with the flags over them; ``handler.code`` is a full path."""
+    merged = {
+        name: dict(section) if isinstance(section, dict) else section
+        for name, section in source.data.items()
+    }
+    handler = merged.get("handler")
+    if isinstance(handler, dict) and isinstance(handler.get("code"), str):
+        handler["code"] = source.base / handler["code"]
+    for key, value in flags.items():
+        section, _, name = key.partition(".")
+        if isinstance(table := merged.setdefault(section, {}), dict):
+            match key, value:
+                case "handler.code", str() | Path():
+                    table[name] = cwd / value
+                case "load.rate", str() if re.fullmatch(r"\d+(\.\d+)?", value):
+                    table[name] = float(value)
+                case "load.burst", bool():
+                    arrangement = Arrangement.BURST if value else Arrangement.INTERLEAVED
+                    table["arrangement"] = arrangement
+                case _:
+                    table[name] = value
+    handler = merged.get("handler")
+    if isinstance(handler, dict) and "handler" in handler:
+        handler.setdefault("code", source.base)
+    return merged
+
+
+class _Problems:
+    """One line for everything that is wrong."""
+
+    def __init__(self, source: _Source, flags: frozenset[str]) -> None:
+        self.lines: list[str] = []
+        self._source = source
+        self._flags = flags
+
+    def add(self, key: str, text: str) -> None:
+        """:param key: dotted, as in the file: ``load.orders``, ``table[0].name``."""
+        if key in self._flags:
+            place = _flag(key)
+        elif self._source.label:
+            place = f"{self._source.label}: {self._source.prefix}{key}"
+        else:
+            place = key
+        self.lines.append(f"{place}: {text}")
+
+
+def _flag(key: str) -> str:
+    return "--" + key.rpartition(".")[2].replace("_", "-")
+
+
+# --- checking ---------------------------------------------------------------------------
+
+_Model = TypeVar("_Model", bound=Section)
+
+_SECTIONS = ("handler", "queue", "table", "order", "result", "load", "expect")
+
+_ENVIRONMENT_PLACEHOLDER = re.compile(r'\{\{([^{}"]+)\}\}|\{([^{}"]+)\}')
+
+
+def _checked(data: dict[str, Any], problems: _Problems) -> Settings | None:
+    """None only if there are problems. A broken section does not hide what is wrong in others."""
+    for name in data:
+        if name not in _SECTIONS:
+            problems.add(name, _unknown(name, _SECTIONS))
+    handler_data = _table(data, "handler", problems)
+    queue_data = _table(data, "queue", problems)
+    order_data = _table(data, "order", problems)
+    result_data = _table(data, "result", problems)
+    load_data = _table(data, "load", problems)
+
+    if "code" not in handler_data and "handler" not in handler_data:
+        handler_data |= {"code": Path(consumer.__file__).parent, "handler": "app.handler"}
+        result_data = {"processed": "processed", "duplicate": "duplicate"} | result_data
+    if set(order_data) <= set(_names(OrderSection)) - {"key", "body"}:
+        order_data = {**_REFERENCE_ORDER, **order_data}
+
+    tables = _tables(data.get("table"), order_data.get("key"), problems)
+    orders_table = next((t for t in tables if t and t.role is TableRole.ORDERS), None)
+    if None not in tables and orders_table is None:
+        problems.add("table", 'none has role = "orders", so there would be nothing to judge')
+    if orders_table is not None:
+        handler_data.setdefault("environment", {"TABLE_NAME": f"{{table:{orders_table.name}}}"})
+    _check_environment(handler_data.get("environment"), tables, problems)
+    handler = _section(HandlerSettings, handler_data, "handler", problems)
+
+    # From the data: one broken key of a section must not hide this.
+    timeout_s = handler_data.get("timeout", HandlerSettings.model_fields["timeout_s"].default)
+    if _is_number(timeout_s):
+        queue_data.setdefault("visibility_timeout", math.ceil(timeout_s) + 1)
+        visibility_s = queue_data["visibility_timeout"]
+        if _is_number(visibility_s) and timeout_s > visibility_s:
+            problems.add(
+                "queue.visibility_timeout",
+                f"must be at least handler.timeout, {timeout_s:g} s, or AWS refuses the "
+                f"mapping (got {visibility_s})",
+            )
+    queue = _section(QueueSettings, queue_data, "queue", problems)
+
+    order = _order_shape(order_data, orders_table, problems)
+    load_data.setdefault("conflicts", 0.05 if order_data.get("conflict") else 0.0)
+    load = _section(LoadSettings, load_data, "load", problems)
+    if load and load.conflicts > 0 and not order_data.get("conflict"):
+        problems.add(
+            "load.conflicts",
+            "needs order.conflict, the fields in which two messages of one order may differ",
+        )
+    if load and load.orders * load.copies > MAX_MESSAGES:
+        problems.add("load.orders", f"orders x copies must be at most {MAX_MESSAGES}")
+    if load and queue and "drain_limit" not in load_data:
+        # A minute to spare, beyond a slow drain and the last message's deliveries.
+        messages_s = load.orders * load.copies / 10
+        redeliveries_s = queue.visibility_timeout_s * queue.max_receive_count
+        load = load.model_copy(update={"drain_limit_s": 60 + messages_s + redeliveries_s})
+
+    result = _section(ResultSettings, result_data, "result", problems)
+    expect = _section(ExpectSettings, _table(data, "expect", problems), "expect", problems)
+    valid_tables = tuple(table for table in tables if table is not None)
+    if not (handler and queue and order and load and result and expect):
+        return None
+    return Settings(handler, queue, valid_tables, order, result, load, expect)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _table(data: Mapping[str, Any], name: str, problems: _Problems) -> dict[str, Any]:
+    table = data.get(name, {})
+    if isinstance(table, dict):
+        return dict(table)
+    problems.add(name, f"must be a table, [{name}] (got {shown(table)})")
+    return {}
+
+
+def _section(model: type[_Model], data: object, at: str, problems: _Problems) -> _Model | None:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            key = at
+            for part in detail["loc"]:
+                key += f"[{part}]" if isinstance(part, int) else f".{part}"
+            problems.add(key, _sentence(detail, model))
+        return None
+
+
+def _tables(data: object, order_key: object, problems: _Problems) -> list[TableSettings | None]:
+    """The declared tables, None for a broken one; the default is one for orders and one that
+    must not change."""
+    if data is None:
+        key = order_key if isinstance(order_key, str) else "id"
+        data = [
+            {"name": "orders", "key": key},
+            {"name": "reference", "key": key, "role": "reference"},
+        ]
+    if not isinstance(data, list):
+        problems.add("table", "must be a list of tables: [[table]]")
+        return [None]
+    tables: list[TableSettings | None] = []
+    for number, entry in enumerate(data):
+        at = f"table[{number}]"
+        role = TableRole.OTHER if number else TableRole.ORDERS
+        table = _section(
+            TableSettings,
+            {"role": role, **entry} if isinstance(entry, dict) else entry,
+            at,
+            problems,
+        )
+        if table and any(other and other.name == table.name for other in tables):
+            problems.add(f"{at}.name", f'another table is called "{table.name}" too')
+        if table and table.sort == table.key:
+            problems.add(f"{at}.sort", "must be another attribute than key")
+        if table and table.sort is None and "sort_type" in table.model_fields_set:
+            problems.add(f"{at}.sort_type", "needs sort, the name of the sort key")
+        tables.append(table)
+    return tables
+
+
+def _check_environment(
+    environment: object, tables: Sequence[TableSettings | None], problems: _Problems
+) -> None:
+    if not isinstance(environment, dict):
+        return  # the section's own check says so
+    names = ["queue", "queue_url", "queue_arn", "dlq", "dlq_url", "dlq_arn"]
+    for table in tables:
+        names += [f"table:{table.name}"] if table else []
+    for variable, text in environment.items():
+        at = f"handler.environment.{variable}"
+        if variable in _RESERVED:
+            problems.add(at, "is reserved by Lambda, which sets it itself")
+        elif variable.startswith(_ENDPOINTS):
+            problems.add(at, "cannot be set: the run points the handler at its own endpoint")
+        elif not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]+", variable):
+            problems.add(at, "needs a name of two or more letters, digits and _, a letter first")
+        if isinstance(text, str) and None not in tables:
+            for name in _placeholders(text):
+                if name not in names:
+                    problems.add(at, _no_such_name(name, names))
+        if isinstance(text, str) and "\0" in text:
+            problems.add(at, "must not hold a NUL character")
+
+
+def _placeholders(text: str) -> list[str]:
+    matches = _ENVIRONMENT_PLACEHOLDER.finditer(text)
+    return [match[2] for match in matches if match[2] is not None]
+
+
+def _no_such_name(name: str, names: Iterable[str]) -> str:
+    return (
+        f"{{{name}}} is not a name of this run{_did_you_mean(name, names)}; "
+        f"write {{{{{name}}}}} for the text {{{name}}} itself"
+    )
+
+
+def _order_shape(
+    data: dict[str, Any], orders_table: TableSettings | None, problems: _Problems
+) -> OrderShape | None:
+    known = _names(OrderSection)
+    own = {name: value for name, value in data.items() if name in known}
+    fields: dict[str, orders.Field | None] = {}
+    for name, value in data.items():
+        if name in known:
+            continue
+        if not isinstance(value, dict):
+            problems.add(f"order.{name}", _unknown(name, known) + ", nor is its value a generator")
+            continue
+        generator = _section(FieldSection, value, f"order.{name}", problems)
+        fields[name] = generator.field() if generator else None
+    if "key" in own:
+        members = ", ".join(f'"{name}": {{{name}}}' for name in [own["key"], *fields])
+        own.setdefault("body", f"{{{members}}}")
+    section = _section(OrderSection, own, "order", problems)
+    if section is None or not _fields_fit(section, fields, problems):
+        return None
+    valid = {name: field for name, field in fields.items() if field is not None}
+    if len(valid) < len(fields) or orders_table is None:
+        return None
+    return _shape(section, valid, orders_table, problems)
+
+
+def _fields_fit(
+    section: OrderSection, fields: Mapping[str, orders.Field | None], problems: _Problems
+) -> bool:
+    """Whether body, generators and conflict fields belong to each other."""
+    before = len(problems.lines)
+    names = orders.placeholders(section.body)
+    whole = orders.members(section.body)
+    for name in names:
+        if name != section.key and name not in fields:
+            hint = _did_you_mean(name, [section.key, *fields])
+            text = f"{{{name}}} has no generator{hint}; give it one, [order] {name} = {{ ... }}"
+            problems.add("order.body", text)
+    if section.key not in names:
+        problems.add("order.body", f"has no {{{section.key}}}, the place of the order id")
+    for name, field in fields.items():
+        if name == section.key:
+            problems.add(f"order.{name}", "is the order's key: it gets the order id, no generator")
+        elif name not in names:
+            problems.add(f"order.{name}", f"order.body has no {{{name}}}")
+        elif field and field.optional and name not in whole:
+            text = f'only a whole member of the body can be left out: "name": {{{name}}}'
+            problems.add(f"order.{name}.optional", text)
+    for name in section.conflict:
+        if name not in fields:
+            hint = _did_you_mean(name, fields)
+            problems.add("order.conflict", f'"{name}" is not a field with a generator{hint}')
+        elif (field := fields[name]) and not field.varies():
+            problems.add("order.conflict", f'"{name}" has only one value: nothing can differ in it')
+    return len(problems.lines) == before
+
+
+def _shape(
+    section: OrderSection,
+    fields: Mapping[str, orders.Field],
+    orders_table: TableSettings,
+    problems: _Problems,
+) -> OrderShape | None:
+    """The shape, if bodies made with it are what they must be."""
+    before = len(problems.lines)
+    details = _sample(section, fields, orders_table.key_type, problems)
+    if details is None:
+        return None
+    for name in section.item:
+        if name not in details:
+            text = f"the body has no such field{_did_you_mean(name, details)}"
+            problems.add(f"order.item.{name}", text)
+    attributes = {name: section.item.get(name, name) for name in details}
+    attributes[section.key] = section.item.get(section.key, orders_table.key)
+    for name, attribute in attributes.items():
+        others = [other for other in attributes if attributes[other] == attribute]
+        if name != others[0]:
+            text = f'"{others[0]}" and "{name}" would both be the attribute "{attribute}"'
+            problems.add("order.item", text)
+    if section.near_ids and orders_table.key_type == "N":
+        problems.add("order.near_ids", "needs a key that is text: a number has one spelling")
+    shape = OrderShape(
+        key=section.key,
+        template=section.body,
+        fields=fields,
+        attributes=attributes,
+        conflict=section.conflict,
+        key_type=orders_table.key_type,
+        near_ids=section.near_ids,
+        poison=section.poison,
+    )
+    possible = orders.poison_bodies(shape, "1", Dice(0, "sample"))
+    for kind in section.poison:
+        if "poison" in section.model_fields_set and kind not in possible:
+            problems.add("order.poison", f'"{kind}" is not possible: no field has a range')
+    return shape if len(problems.lines) == before else None
+
+
+def _sample(
+    section: OrderSection, fields: Mapping[str, orders.Field], key_type: str, problems: _Problems
+) -> dict[str, Any] | None:
+    """The details of one order with all its fields; None if some body would be no order."""
+    dice = Dice(0, "sample")
+    order_id: Value = 1 if key_type == "N" else "1"
+    values = {name: field.generator.draw(dice) for name, field in fields.items()}
+    for name, field in fields.items():
+        if isinstance(field.generator, orders.Text):
+            values[name] = "x" * field.generator.longest
+    optional = [name for name, field in fields.items() if field.optional]
+    complete: dict[str, Any] = {}
+    for absent in ([], *([name] for name in optional), optional):
+        present = {name: value for name, value in values.items() if name not in absent}
+        body = orders.fill(section.body, {**present, section.key: order_id})
+        try:
+            details = json.loads(body, parse_constant=_no_constant)
+        except ValueError as error:
+            problems.add("order.body", f"is not JSON when filled in: {error}: {body[:200]}")
+            return None
+        if not isinstance(details, dict) or str(details.get(section.key)) != str(order_id):
+            text = f'must be an object with "{section.key}": {{{section.key}}} as a member'
+            problems.add("order.body", text)
+            return None
+        if len(body.encode()) > MAX_BODY_BYTES:
+            text = f"may grow to {len(body.encode())} bytes; at most {MAX_BODY_BYTES} can be sent"
+            problems.add("order.body", text)
+            return None
+        complete = complete or details
+    return complete
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+# --- words ------------------------------------------------------------------------------
+
+
+def _names(model: type[Section]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    return f"is not a known setting{_did_you_mean(name, known)}"
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _sentence(detail: ErrorDetails, model: type[Section]) -> str:
+    """One validation error in our words."""
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            return _unknown(str(detail["loc"][-1]), _names(model))
+        case "value_error":
+            return str(context["error"])
+        case "greater_than_equal":
+            text = f"must be at least {context['ge']:g}"
+        case "greater_than":
+            text = f"must be above {context['gt']:g}"
+        case "less_than_equal":
+            text = f"must be at most {context['le']:g}"
+        case "less_than":
+            text = f"must be below {context['lt']:g}"
+        case "literal_error" | "enum":
+            text = f"must be {context['expected']}"
+        case "int_type":
+            text = "must be a whole number"
+        case "float_type":
+            text = "must be a number"
+        case "finite_number":
+            text = "must be a finite number"
+        case "bool_type":
+            text = "must be true or false"
+        case "string_type" | "path_type":
+            text = "must be text"
+        case "string_too_short":
+            text = "must not be empty"
+        case "string_too_long":
+            text = f"must be at most {context['max_length']} characters long"
+        case "string_pattern_mismatch":
+            text = "may hold only letters, digits, _, - and ."
+        case "tuple_type":
+            text = "must be a list"
+        case "too_short":
+            text = "must not be empty"
+        case "dict_type" | "model_type":
+            text = "must be a table"
+        case _:
+            text = detail["msg"]
+    if detail["loc"][:1] == ("environment",):
+        return text  # its value may be a secret
+    return f"{text} (got {shown(detail['input'])})"

@@ -1,0 +1,212 @@
+"""What each table of the configuration file may hold, one model a table.
+
+Values are taken as they are: no text becomes a number, no number a text. What concerns
+more than one table is checked by ``config``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from analysis.schema import TableRole
+from loadtest import orders
+from loadtest.orders import PoisonKind
+from loadtest.plan import Arrangement
+
+_MAX_TEXT = 100_000
+"""Characters of one text field; DynamoDB stores items up to 400 KB."""
+
+
+def shown(value: object) -> str:
+    """A value for a message, shortened."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+# TOML has no tuples, paths or enums: these are read from its lists and texts.
+_Texts = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    Field(strict=False),
+]
+
+
+class HandlerSettings(Section):
+    code: Annotated[Path, Field(strict=False)]
+    handler: str
+    timeout_s: float = Field(3.0, alias="timeout", gt=0, le=900)
+    """Lambda's own default and highest value."""
+    environment: Mapping[str, str] = Field(repr=False)
+    """May hold secrets: not for run.json, logs or messages."""
+
+    @field_validator("code")
+    @classmethod
+    def _is_a_directory(cls, value: Path) -> Path:
+        if not value.is_dir():
+            raise ValueError(f"no such directory: {value}")
+        return value
+
+    @field_validator("handler")
+    @classmethod
+    def _names_a_function(cls, value: str) -> str:
+        module, _, function = value.rpartition(".")
+        if not module or not function or re.search(r"\s", value):
+            raise ValueError(f"must be module.function, as Lambda names it (got {shown(value)})")
+        return value
+
+
+class QueueSettings(Section):
+    batch_size: int = Field(1, ge=1, le=10)
+    visibility_timeout_s: int = Field(4, alias="visibility_timeout", ge=1, le=43_200)
+    max_receive_count: int = Field(3, ge=1, le=1000)
+    report_batch_item_failures: bool = False
+
+
+class TableSettings(Section):
+    # The real table's name is longer: it carries the run's id. DynamoDB allows 255 characters.
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=200)
+    key: str = Field(min_length=1)
+    key_type: Literal["S", "N", "B"] = "S"
+    sort: str | None = Field(None, min_length=1)
+    sort_type: Literal["S", "N", "B"] = "S"
+    role: Annotated[TableRole, Field(strict=False)]
+    complete_when: Mapping[str, _Texts] = {}
+
+
+class ResultSettings(Section):
+    processed: str | None = Field(None, min_length=1)
+    duplicate: str | None = Field(None, min_length=1)
+
+
+def _rate(value: object) -> float | None:
+    if value == "max":
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError(f'must be "max" or a number of messages a second (got {shown(value)})')
+    return float(value)
+
+
+class LoadSettings(Section):
+    orders: int = Field(200, ge=1)
+    copies: int = Field(5, ge=1)
+    conflicts: float = Field(ge=0, le=1)
+    poison: float = Field(0.02, ge=0, le=1)
+    rate_per_s: Annotated[float | None, BeforeValidator(_rate)] = Field(None, alias="rate")
+    arrangement: Annotated[Arrangement, Field(strict=False)] = Arrangement.BURST
+    concurrency: int = Field(8, ge=1, le=1000)
+    seed: int = Field(1, ge=0, lt=2**63)
+    drain_limit_s: float = Field(60.0, alias="drain_limit", gt=0)
+    """How long after the last send everything must have settled. Unless given, a minute, and
+    what a drain of 10 messages a second and all deliveries of a failing message take."""
+
+
+class ExpectSettings(Section):
+    contended_orders: float = Field(0.1, ge=0, le=1)
+    send_lag_s: float = Field(1.0, alias="send_lag", gt=0)
+    poison: Literal["dead-letter", "drop"] = "dead-letter"
+
+
+class OrderSection(Section):
+    """``[order]`` without its generators."""
+
+    key: str = Field(min_length=1)
+    body: str
+    conflict: _Texts = ()
+    item: Mapping[str, Annotated[str, Field(min_length=1)]] = {}
+    near_ids: float = Field(0.0, ge=0, le=1)
+    poison: Annotated[
+        tuple[Annotated[PoisonKind, Field(strict=False)], ...], Field(strict=False, min_length=1)
+    ] = tuple(PoisonKind)
+
+
+class FieldSection(Section):
+    """``[order]``'s generator of one field: exactly one of the four."""
+
+    integer: orders.NumberRange | None = None
+    decimal: orders.NumberRange | None = None
+    choice: orders.Choice | None = None
+    text: orders.Text | None = None
+    optional: float = Field(0.0, ge=0, lt=1)
+
+    @field_validator("integer", mode="plain")
+    @classmethod
+    def _integer(cls, value: object) -> orders.NumberRange:
+        match value:
+            case [int() as lo, int() as hi] if not _has_bool(value):
+                return _number_range(lo, hi, 0, value)
+        raise ValueError(f"must be [lowest, highest], two whole numbers (got {shown(value)})")
+
+    @field_validator("decimal", mode="plain")
+    @classmethod
+    def _decimal(cls, value: object) -> orders.NumberRange:
+        match value:
+            case [int() | float() as lo, int() | float() as hi, int() as places] if (
+                not _has_bool(value) and math.isfinite(lo) and math.isfinite(hi) and places >= 0
+            ):
+                # The shortest text of a float is the number as it stands in the file.
+                low, high = (Fraction(str(bound)) * 10 ** min(places, 38) for bound in (lo, hi))
+                if low.denominator != 1 or high.denominator != 1:
+                    raise ValueError(f"both bounds need at most {places} decimal places")
+                return _number_range(int(low), int(high), places, value)
+        raise ValueError(f"must be [lowest, highest, decimal places] (got {shown(value)})")
+
+    @field_validator("choice", mode="plain")
+    @classmethod
+    def _choice(cls, value: object) -> orders.Choice:
+        if isinstance(value, list) and value:
+            texts = all(isinstance(entry, str) for entry in value)
+            booleans = all(isinstance(entry, bool) for entry in value)
+            numbers = not _has_bool(value) and all(
+                isinstance(entry, int | float) and math.isfinite(entry) for entry in value
+            )
+            if texts or booleans or numbers:
+                return orders.Choice(tuple(value))
+        raise ValueError("must be a list of texts, of numbers or of booleans, not mixed")
+
+    @field_validator("text", mode="plain")
+    @classmethod
+    def _text(cls, value: object) -> orders.Text:
+        match value:
+            case [int() as shortest, int() as longest] if (
+                not _has_bool(value) and 0 <= shortest <= longest <= _MAX_TEXT
+            ):
+                return orders.Text(shortest, longest)
+        raise ValueError(
+            f"must be [shortest, longest], two lengths up to {_MAX_TEXT} (got {shown(value)})"
+        )
+
+    @model_validator(mode="after")
+    def _one_generator(self) -> Self:
+        if sum(generator is not None for generator in self._generators()) != 1:
+            raise ValueError("needs exactly one of integer, decimal, choice and text")
+        return self
+
+    def _generators(self) -> tuple[orders.NumberRange | orders.Choice | orders.Text | None, ...]:
+        return self.integer, self.decimal, self.choice, self.text
+
+    def field(self) -> orders.Field:
+        (generator,) = (entry for entry in self._generators() if entry is not None)
+        return orders.Field(generator, self.optional)
+
+
+def _has_bool(values: Sequence[object]) -> bool:
+    return any(isinstance(value, bool) for value in values)
+
+
+def _number_range(lo: int, hi: int, places: int, value: object) -> orders.NumberRange:
+    if lo > hi:
+        raise ValueError(f"the lowest must not be above the highest (got {shown(value)})")
+    if max(abs(lo), abs(hi)) + 1 >= 10**38 or places > 38:
+        raise ValueError(f"DynamoDB keeps 38 digits of a number (got {shown(value)})")
+    return orders.NumberRange(lo, hi, places)

@@ -94,5 +94,7 @@ class KeyLocks:
         self._forget_idle(key, lock)
 
     def _forget_idle(self, key: Key, lock: _Lock) -> None:
-        if not (lock.exclusive or lock.shared or lock.waiting):
+        idle = not (lock.exclusive or lock.shared or lock.waiting)
+        # A cancelled waiter comes late: the lock may be forgotten already, and made anew.
+        if idle and self._locks.get(key) is lock:
             del self._locks[key]

@@ -254,7 +254,7 @@ class Environment:
         self._api.reset()
         client = self._spec.client
         if client == "minimal":
-            client = str(_HERE / "runtime_client.py")
+            client = str(_HERE / "minimal_runtime.py")
         script = str(_HERE / "bootstrap.py")
         argv = [
             sys.executable,

@@ -160,6 +160,7 @@ class EventSourceMapping:
         self._to_delete: list[_Received] = []
         self._delete_wanted = asyncio.Event()
         self._quiet = asyncio.Event()
+        self._stopping = False
 
     async def run(self, drain: asyncio.Event) -> None:
         """Work until every message is settled or ``drain`` says to stop.
@@ -168,18 +169,28 @@ class EventSourceMapping:
         :raises TargetError: the queue failed several times in a row.
         :raises RecordingError: the evidence cannot be written.
         """
-        tasks = [
+        polls = [
             asyncio.create_task(self._poll()),
             asyncio.create_task(self._poll_dead_letters()),
+        ]
+        tasks = [
+            *polls,
             asyncio.create_task(self._delete_by_tens()),
             asyncio.create_task(self._sample()),
             *(asyncio.create_task(self._work(environment)) for environment in self._environments),
         ]
         ends = [asyncio.create_task(self._quiet.wait()), asyncio.create_task(drain.wait())]
         try:
-            done, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                await task  # raises what the task raised
+            waiting: set[asyncio.Task[Any]] = {*tasks, *ends}
+            while not any(end.done() for end in ends):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    await task  # raises what the task raised
+            # A receive that is cut off may still be answered, to nobody: what it took would
+            # stay hidden until its visibility timeout has passed.
+            self._stopping = True
+            self._work_changed.set()
+            await asyncio.gather(*polls)
         finally:
             for task in [*tasks, *ends]:
                 task.cancel()
@@ -201,7 +212,7 @@ class EventSourceMapping:
         return (self._idle + ahead) * self._batch_size - self._buffered
 
     async def _poll(self) -> None:
-        while True:
+        while not self._stopping:
             self._work_changed.clear()
             room = self._room()
             if room <= 0:
@@ -214,6 +225,7 @@ class EventSourceMapping:
                 self._accept(received)
             elif self._ledger.is_settled and not self._tally.in_flight and not self._buffered:
                 self._quiet.set()
+                return
 
     def _accept(self, messages: list[dict[str, Any]]) -> None:
         now = self._clock.now_ns()
@@ -366,7 +378,7 @@ class EventSourceMapping:
                 self._end(received.message_no, received.sqs_message_id)
 
     async def _poll_dead_letters(self) -> None:
-        while True:
+        while not self._stopping:
             messages = await self._receive(
                 self._queue.dead_letter_url, _RECEIVE_MAX, _DEAD_LETTER_HIDDEN_S
             )

@@ -71,6 +71,7 @@ class RuntimeApi:
         self._arn = function_arn
         self._web = web.Server(self._handle, access_log=None)
         self._conversation = _Conversation()
+        self._server: asyncio.Server | None = None
 
     async def start(self) -> str:
         """Listen; the value for ``AWS_LAMBDA_RUNTIME_API`` (``host:port``)."""
@@ -81,8 +82,9 @@ class RuntimeApi:
 
     async def close(self) -> None:
         self._conversation.end()
-        self._server.close()
-        await self._web.shutdown(0.5)
+        if self._server is not None:
+            self._server.close()
+            await self._web.shutdown(0.5)
 
     def reset(self) -> None:
         """Forget the process spoken with so far: a new one starts."""

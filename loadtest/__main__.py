@@ -1,0 +1,225 @@
+"""The command line: ``loadtest run | lab | report``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from analysis.errors import OnceproofError
+from analysis.report import write_outputs
+from analysis.verdict import judge, write_verdict
+from consumer.clock import HostClock
+from loadtest import __version__
+from loadtest.config import load_settings
+from loadtest.lab import walk
+from loadtest.run import run as run_load
+from loadtest.stage import check_endpoint
+from loadtest.terminal import Quiet, Reporter, Terminal, print_verdict
+
+app = typer.Typer(
+    name="loadtest",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Load and race-condition tester for idempotent queue consumers "
+    "(SQS, Lambda, DynamoDB).\n\n"
+    "Exit codes: 0 PASS, 1 FAIL, 2 wrong use or configuration, 3 INCONCLUSIVE, "
+    "4 the endpoint or the handler could not be used.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"onceproof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+_LOAD = "Load"
+_HANDLER = "Handler"
+_OUTPUT = "Output"
+
+
+@app.command()
+def run(
+    code: Annotated[
+        Path | None,
+        typer.Option(help="Folder that Lambda would unpack.", rich_help_panel=_HANDLER),
+    ] = None,
+    handler: Annotated[
+        str | None,
+        typer.Option(help="module.function in it, as Lambda names it.", rich_help_panel=_HANDLER),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Configuration file; otherwise loadtest.toml, or [tool.loadtest] of "
+            "pyproject.toml, in this folder.",
+        ),
+    ] = None,
+    orders: Annotated[
+        int | None, typer.Option(help="Different orders.", rich_help_panel=_LOAD)
+    ] = None,
+    copies: Annotated[
+        int | None, typer.Option(help="Messages of each order.", rich_help_panel=_LOAD)
+    ] = None,
+    conflicts: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the orders that also get a message with other details.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    poison: Annotated[
+        float | None,
+        typer.Option(
+            help="Messages that no handler can accept, as a share of the orders.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Messages a second, or max.", rich_help_panel=_LOAD)
+    ] = None,
+    burst: Annotated[
+        bool | None,
+        typer.Option(
+            "--burst/--no-burst",
+            help="Send the copies of one order together, or interleaved with others.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="Environments that run the handler.", rich_help_panel=_LOAD),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same plan.", rich_help_panel=_LOAD)
+    ] = None,
+    endpoint_url: Annotated[
+        str | None,
+        typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the run's directory.", rich_help_panel=_OUTPUT)
+    ] = Path("runs"),
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print verdict.json and nothing else.", rich_help_panel=_OUTPUT
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Print the verdict only.", rich_help_panel=_OUTPUT),
+    ] = False,
+) -> None:
+    """Flood the queue with copies, run the handler, judge what happened, write a report.
+
+    Without arguments: the reference handler on an embedded AWS.
+
+    Example: loadtest run --code src --handler app.handler --orders 500 --copies 4
+    """
+    if endpoint_url is not None:
+        check_endpoint(endpoint_url)
+    flags: dict[str, Any] = {
+        "handler.code": code,
+        "handler.handler": handler,
+        "load.orders": orders,
+        "load.copies": copies,
+        "load.conflicts": conflicts,
+        "load.poison": poison,
+        "load.rate": rate,
+        "load.burst": burst,
+        "load.concurrency": concurrency,
+        "load.seed": seed,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    settings = load_settings(config, given, Path.cwd())
+    console = Console(stderr=json, highlight=False)
+    reporter: Reporter = Quiet() if quiet else Terminal(console)
+    run_dir, verdict = run_load(
+        settings, endpoint_url=endpoint_url, out=out, clock=HostClock(), reporter=reporter
+    )
+    if json:
+        sys.stdout.write((run_dir / "verdict.json").read_text())
+    elif quiet:
+        console.print(Text(" ".join((verdict.verdict, *verdict.reasons))), soft_wrap=True)
+    else:
+        print_verdict(console, verdict, run_dir, run_dir / "report.html")
+    raise typer.Exit(verdict.verdict.exit_code)
+
+
+@app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
+    json: Annotated[
+        bool, typer.Option("--json", help="Print verdict.json and nothing else.")
+    ] = False,
+) -> None:
+    """Judge a run again from its evidence alone, and write its report again.
+
+    Works on an unfinished directory too: the verdict is then INCONCLUSIVE at best.
+
+    Example: loadtest report runs/20260101T120000Z-a1b2c3
+    """
+    verdict = judge(run_dir)
+    write_verdict(run_dir, verdict)
+    write_outputs(run_dir, verdict)
+    if json:
+        sys.stdout.write((run_dir / "verdict.json").read_text())
+    else:
+        console = Console(highlight=False)
+        print_verdict(console, verdict, run_dir, run_dir / "report.html")
+    raise typer.Exit(verdict.verdict.exit_code)
+
+
+@app.command()
+def lab(
+    out: Annotated[Path, typer.Option(help="Folder for the run's directory.")] = Path("runs"),
+    endpoint_url: Annotated[
+        str | None,
+        typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
+    ] = None,
+) -> None:
+    """Walk the smallest story with the reference handler, and print every step of it.
+
+    One order alone, two copies of it, one other order: four deliveries, two accepted
+    writes, two rejections that change nothing.
+    """
+    if endpoint_url is not None:
+        check_endpoint(endpoint_url)
+    console = Console(highlight=False)
+    held = walk(endpoint_url=endpoint_url, out=out, clock=HostClock(), console=console)
+    raise typer.Exit(0 if held else 1)
+
+
+def main() -> None:
+    """Entry point: every expected error is one message and an exit code."""
+    errors = Console(stderr=True, highlight=False)
+    try:
+        app()
+    except OnceproofError as error:
+        errors.print(Text("error: ", "bold red") + Text(str(error)), soft_wrap=True)
+        for note in getattr(error, "__notes__", ()):
+            errors.print(Text(note), soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        errors.print(Text("interrupted"), soft_wrap=True)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

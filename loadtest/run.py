@@ -1,0 +1,317 @@
+"""``loadtest run``: flood, consume, record, judge, report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import secrets
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from analysis.errors import OnceproofError, UsageError
+from analysis.findings import Verdict
+from analysis.report import write_outputs
+from analysis.schema import PlanInfo, RunInfo, RunStatus
+from analysis.store import finish_evidence
+from analysis.verdict import judge, write_verdict
+from consumer.clock import Clock
+from loadtest import __version__
+from loadtest.config import Settings
+from loadtest.event_loop import run_in_loop
+from loadtest.plan import Plan, make_plan
+from loadtest.stage import Stage, table_infos
+from loadtest.terminal import Reporter, Snapshot
+
+_PROGRESS_EVERY_S = 0.25
+_GRACE_S = 10.0
+"""After Ctrl-C, what is under way may finish for this long."""
+_LISTED = 20
+
+
+def new_run_dir(out: Path, clock: Clock) -> tuple[str, Path]:
+    """A fresh directory ``<UTC time>-<short id>`` below ``out``; its run id and path.
+
+    :raises UsageError: it cannot be made or written.
+    """
+    now = datetime.fromtimestamp(clock.now_ns() / 1e9, UTC)
+    stamp = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    run_dir = out / stamp
+    try:
+        run_dir.mkdir(parents=True)
+        (run_dir / "run.json").touch()
+    except OSError as error:
+        raise UsageError(
+            f"--out: {run_dir} cannot be written ({error.strerror}). Name another folder."
+        ) from error
+    return f"onceproof-{stamp}", run_dir
+
+
+def plan_of(settings: Settings) -> Plan:
+    load = settings.load
+    return make_plan(
+        settings.order,
+        orders=load.orders,
+        copies=load.copies,
+        conflicts=load.conflicts,
+        poison=load.poison,
+        rate_per_s=load.rate_per_s,
+        arrangement=load.arrangement,
+        seed=load.seed,
+    )
+
+
+def run_info(
+    settings: Settings, plan: Plan, *, run_id: str, endpoint_url: str | None, created_at: int
+) -> RunInfo:
+    """What is asked, as ``run.json`` keeps it: no secret, and enough to judge and to repeat."""
+    load, queue = settings.load, settings.queue
+    return RunInfo(
+        run_id=run_id,
+        tool_version=__version__,
+        created_at=created_at,
+        target="local" if endpoint_url is None else "endpoint",
+        handler=settings.handler.handler,
+        code=str(settings.handler.code),
+        timeout_s=settings.handler.timeout_s,
+        visibility_timeout_s=queue.visibility_timeout_s,
+        max_receive_count=queue.max_receive_count,
+        batch_size=queue.batch_size,
+        report_batch_item_failures=queue.report_batch_item_failures,
+        plan=PlanInfo(
+            seed=load.seed,
+            orders=plan.orders(),
+            copies=load.copies,
+            messages=len(plan.messages),
+            rate_per_s=load.rate_per_s,
+            arrangement=load.arrangement,
+            concurrency=load.concurrency,
+        ),
+        order=settings.order_info(),
+        tables=table_infos(settings),
+        result=settings.result_info(),
+        expect=settings.expect_info(),
+        versions={
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("boto3", "botocore", "ministack", "duckdb")},
+        },
+    )
+
+
+def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list[tuple[str, str]]:
+    """The resolved plan, as it is printed before the start."""
+    load, queue = settings.load, settings.queue
+    rate = "as fast as possible" if load.rate_per_s is None else f"{load.rate_per_s:g} a second"
+    return [
+        ("handler", f"{settings.handler.handler} in {settings.handler.code}"),
+        ("target", "embedded AWS" if endpoint_url is None else endpoint_url),
+        (
+            "plan",
+            f"{len(plan.messages)} messages: {plan.orders()} orders x {load.copies} copies, "
+            f"conflicts {load.conflicts:g}, poison {load.poison:g}, "
+            f"{load.arrangement}, {rate}, seed {load.seed}",
+        ),
+        (
+            "consumer",
+            f"{load.concurrency} environments, timeout {settings.handler.timeout_s:g} s, "
+            f"batches of {queue.batch_size}, visibility {queue.visibility_timeout_s} s, "
+            f"{queue.max_receive_count} receives before the dead-letter queue",
+        ),
+    ]
+
+
+class _Stops:
+    """Ctrl-C: the first stops sending, the second stops now."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.sending = asyncio.Event()
+        self.draining = asyncio.Event()
+        self.interrupted = False
+        self.opening: asyncio.Task[object] | None = asyncio.current_task()
+        """Set while nothing is under way yet: it is then simply cancelled."""
+        self._reporter = reporter
+
+    def ask(self) -> None:
+        if self.opening is not None:
+            self.interrupted = True
+            self.opening.cancel()
+            return
+        if self.interrupted:
+            self.draining.set()
+            return
+        self.interrupted = True
+        self.sending.set()
+        self._reporter.phase(
+            f"stopping: no more messages are sent, those under way have {_GRACE_S:g} s "
+            "(Ctrl-C again stops now)"
+        )
+        asyncio.get_running_loop().call_later(_GRACE_S, self.draining.set)
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        caught = (signal.SIGINT, signal.SIGTERM)
+        for number in caught:
+            loop.add_signal_handler(number, self.ask)
+        try:
+            yield
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
+
+
+def run(
+    settings: Settings,
+    *,
+    endpoint_url: str | None,
+    out: Path,
+    clock: Clock,
+    reporter: Reporter,
+) -> tuple[Path, Verdict]:
+    """Carry out one run; its directory and its verdict.
+
+    :raises OnceproofError: when the run could not be carried out; the directory keeps what
+        was recorded, and says why.
+    """
+    run_id, run_dir = new_run_dir(out, clock)
+    plan = plan_of(settings)
+    info = run_info(
+        settings, plan, run_id=run_id, endpoint_url=endpoint_url, created_at=clock.now_ns()
+    )
+    write_run_info(run_dir, info)
+    reporter.plan(plan_lines(settings, plan, endpoint_url))
+    try:
+        info = run_in_loop(_flood(settings, plan, info, run_dir, endpoint_url, clock, reporter))
+    except OnceproofError as error:
+        write_run_info(
+            run_dir,
+            replace(info, status=RunStatus.FAILED, ended_at=clock.now_ns(), error=str(error)),
+        )
+        error.add_note(f"What was recorded is in {run_dir}; loadtest report {run_dir} judges it.")
+        raise
+    finally:
+        reporter.close()
+    write_run_info(run_dir, info)
+    reporter.phase("judging")
+    finish_evidence(run_dir)
+    verdict = judge(run_dir)
+    write_verdict(run_dir, verdict)
+    write_outputs(run_dir, verdict)
+    return run_dir, verdict
+
+
+async def _flood(
+    settings: Settings,
+    plan: Plan,
+    info: RunInfo,
+    run_dir: Path,
+    endpoint_url: str | None,
+    clock: Clock,
+    reporter: Reporter,
+) -> RunInfo:
+    stops = _Stops(reporter)
+    with stops.on_signals():
+        try:
+            async with Stage(
+                settings,
+                run_dir,
+                run_id=info.run_id,
+                endpoint_url=endpoint_url,
+                clock=clock,
+                phase=reporter.phase,
+            ) as stage:
+                stops.opening = None
+                info = replace(info, tables=stage.resources.tables, started_at=clock.now_ns())
+                write_run_info(run_dir, info)
+                reporter.phase("flooding")
+                await _carry_out(stage, settings, plan, stops, clock, reporter)
+                await stage.finish()
+                ended = finished(info, stage, _status(stage, stops), clock)
+                return replace(ended, left_over=tuple(_left_over(stage, plan)))
+        except asyncio.CancelledError:
+            if not stops.interrupted:
+                raise
+            return replace(info, status=RunStatus.INTERRUPTED, ended_at=clock.now_ns())
+
+
+async def _carry_out(
+    stage: Stage, settings: Settings, plan: Plan, stops: _Stops, clock: Clock, reporter: Reporter
+) -> None:
+    load = settings.load
+    watching = asyncio.create_task(_watch(stage, len(plan.messages), clock, reporter))
+    try:
+        await stage.carry_out(
+            plan, rate_per_s=load.rate_per_s, stop=stops.sending, drain=stops.draining
+        )
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        reporter.close()
+
+
+def _status(stage: Stage, stops: _Stops) -> RunStatus:
+    if stops.interrupted:
+        return RunStatus.INTERRUPTED
+    return RunStatus.FINISHED if stage.ledger.is_settled else RunStatus.NOT_DRAINED
+
+
+def finished(info: RunInfo, stage: Stage, status: RunStatus, clock: Clock) -> RunInfo:
+    """The run's description with how it ended."""
+    return replace(info, tables=stage.resources.tables, status=status, ended_at=clock.now_ns())
+
+
+async def _watch(stage: Stage, planned: int, clock: Clock, reporter: Reporter) -> None:
+    started_ns = clock.now_ns()
+    while True:
+        elapsed_s = (clock.now_ns() - started_ns) / 1e9
+        tally = stage.tally
+        left_s = None
+        if tally.settled and elapsed_s > 1:
+            left_s = elapsed_s / tally.settled * (planned - tally.settled)
+        reporter.progress(
+            Snapshot(
+                elapsed_s=elapsed_s,
+                planned=planned,
+                sent=stage.sent.accepted,
+                in_flight=tally.in_flight,
+                processed=tally.processed,
+                duplicates=tally.duplicates,
+                failed=tally.failed,
+                settled=tally.settled,
+                dead_lettered=tally.dead_lettered,
+                queue_depth=tally.visible,
+                left_s=left_s,
+            )
+        )
+        await asyncio.sleep(_PROGRESS_EVERY_S)
+
+
+def _left_over(stage: Stage, plan: Plan) -> Sequence[str]:
+    """One sentence for each message that was accepted and never settled, the first ones."""
+    unsettled = sorted(stage.ledger.expected - stage.ledger.settled)
+    said = []
+    for number in unsettled[:_LISTED]:
+        message = plan.messages[number - 1]
+        said.append(
+            f"message {number} ({message.kind} of order {message.order_key}) was neither "
+            "acknowledged nor dead-lettered"
+        )
+    if len(unsettled) > _LISTED:
+        said.append(f"and {len(unsettled) - _LISTED} more")
+    unsent = len(plan.messages) - stage.sent.accepted - stage.sent.refused
+    if unsent:
+        said.append(f"{unsent} messages of the plan were never sent")
+    return said
+
+
+def write_run_info(run_dir: Path, info: RunInfo) -> None:
+    """Replace ``run.json`` in one step: a reader never meets half of it."""
+    partial = run_dir / "run.json.partial"
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+    partial.replace(run_dir / "run.json")

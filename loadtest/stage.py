@@ -1,0 +1,255 @@
+"""Everything that a run needs, open at once, and closed in the right order.
+
+Opened: watchdog, endpoint (with its emulator), queues and tables, recorder, gateway,
+environments. Closed: environments and gateway first, so that nothing writes any more;
+then the final items are read; then what was made is removed and proven gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from botocore.credentials import Credentials as BotocoreCredentials
+
+from analysis.errors import TargetError, UsageError
+from analysis.schema import Phase, TableInfo, TableRole
+from consumer.clock import Clock
+from consumer.environment import Environment, HandlerSpec
+from consumer.gateway import Gateway
+from consumer.mapping import EventSourceMapping, Ledger, Tally
+from consumer.processes import Processes
+from consumer.recorder import Recorder
+from consumer.signing import Signer
+from loadtest.config import Settings, fill_names
+from loadtest.driver import Driver, Sent
+from loadtest.emulator import Emulator
+from loadtest.plan import Plan
+from loadtest.targets import LOCAL_CREDENTIALS, Endpoint, Resources
+
+_REFERENCE = "onceproof-reference"
+
+
+def check_endpoint(url: str) -> None:
+    """:raises UsageError: for what is no endpoint, and for AWS itself."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(
+            f"--endpoint-url: {url!r} is no endpoint; write it as http://127.0.0.1:4566"
+        )
+    if parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
+        raise UsageError(
+            f"--endpoint-url: {parts.hostname} is AWS itself. This target makes and deletes "
+            "queues and tables; use an AWS-compatible endpoint."
+        )
+
+
+def table_infos(settings: Settings) -> tuple[TableInfo, ...]:
+    """The declared tables under their declared names, with a reference table in any case."""
+    tables = tuple(
+        TableInfo(
+            name=table.name,
+            role=table.role,
+            key=table.key,
+            key_type=table.key_type,
+            sort=table.sort,
+            sort_type=table.sort_type,
+            complete_when={name: list(texts) for name, texts in table.complete_when.items()},
+        )
+        for table in settings.tables
+    )
+    if not any(table.role is TableRole.REFERENCE for table in tables):
+        tables += (TableInfo(_REFERENCE, TableRole.REFERENCE, "id"),)
+    return tables
+
+
+class Stage:
+    """An asynchronous context manager; inside it, :meth:`carry_out` sends plans.
+
+    :raises OnceproofError: when something cannot be opened; what was opened before it is
+        closed again.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        run_dir: Path,
+        *,
+        run_id: str,
+        endpoint_url: str | None,
+        clock: Clock,
+        phase: Callable[[str], None],
+    ) -> None:
+        """:param endpoint_url: None starts the embedded emulator."""
+        self.settings = settings
+        self.run_id = run_id
+        self.tally = Tally()
+        self.sent = Sent()
+        self.ledger = Ledger(run_id)
+        self.gone: list[str] = []
+        self._run_dir = run_dir
+        self._endpoint_url = endpoint_url
+        self._clock = clock
+        self._phase = phase
+        self._stack = contextlib.AsyncExitStack()
+        self._working = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as opening:
+            await self._open(opening)
+            self._stack = opening.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        settings = self.settings
+        self.recorder = Recorder(self._run_dir / "evidence")
+        stack.callback(self.recorder.close)
+        processes = await stack.enter_async_context(Processes())
+        url = self._endpoint_url
+        if url is None:
+            self._phase("starting the embedded AWS")
+            emulator = Emulator(self._run_dir / "emulator", processes)
+            stack.push_async_callback(emulator.close)
+            url = await emulator.start()
+        self.endpoint = await stack.enter_async_context(
+            Endpoint(
+                url,
+                credentials=LOCAL_CREDENTIALS if self._endpoint_url is None else None,
+                connections=settings.load.concurrency + 32,
+            )
+        )
+        # The emulator is private, so names stay as they are; elsewhere they carry the run.
+        prefix = "" if self._endpoint_url is None else f"{self.run_id}-"
+        await self.endpoint.self_test(prefix)
+        stack.push_async_callback(self._remove)
+        self.resources: Resources = await self.endpoint.create(
+            prefix,
+            table_infos(settings),
+            visibility_timeout_s=settings.queue.visibility_timeout_s,
+            max_receive_count=settings.queue.max_receive_count,
+        )
+        async for row in self.endpoint.items(Phase.BEFORE):
+            self.recorder.write(row)
+        stack.push_async_callback(self._stop_working)
+        self._phase(f"starting {settings.load.concurrency} environments")
+        await self._open_environments(url, processes)
+
+    async def _open_environments(self, url: str, processes: Processes) -> None:
+        settings = self.settings
+        signer = None
+        if self._endpoint_url is not None:
+            given = self.endpoint.credentials
+            signer = Signer(BotocoreCredentials(given.access_key, given.secret_key, given.token))
+        gateway = Gateway(url, self._clock, self.recorder, self.resources.tables, signer)
+        self._working.push_async_callback(gateway.close)
+        spec = HandlerSpec(
+            code=settings.handler.code,
+            handler=settings.handler.handler,
+            timeout_s=settings.handler.timeout_s,
+            region=self.endpoint.region,
+            variables=fill_names(settings.handler.environment, self.resources.names),
+        )
+        directory = self._run_dir / "environments"
+        directory.mkdir(exist_ok=True)
+        self.gateway = gateway
+        self.environments = [
+            Environment(
+                slot,
+                spec,
+                directory=directory,
+                processes=processes,
+                gateway=gateway,
+                recorder=self.recorder,
+                clock=self._clock,
+            )
+            for slot in range(1, settings.load.concurrency + 1)
+        ]
+        opening = [asyncio.create_task(self._open_one(one)) for one in self.environments]
+        try:
+            await asyncio.gather(*opening)
+        finally:
+            for task in opening:
+                task.cancel()
+            await asyncio.gather(*opening, return_exceptions=True)
+
+    async def _open_one(self, environment: Environment) -> None:
+        self._working.push_async_callback(environment.close)
+        await environment.open()
+
+    async def carry_out(
+        self,
+        plan: Plan,
+        *,
+        rate_per_s: float | None,
+        stop: asyncio.Event,
+        drain: asyncio.Event,
+    ) -> None:
+        """Send the plan and work until everything has settled.
+
+        :param stop: set to send nothing further.
+        :param drain: set to give up waiting; the drain limit of the settings sets it too,
+            counted from the last send.
+        """
+        self.ledger.all_sent = False
+        queue = self.resources.queue
+        driver = Driver(
+            self.endpoint.sqs,
+            queue.url,
+            plan,
+            rate_per_s=rate_per_s,
+            ledger=self.ledger,
+            recorder=self.recorder,
+            clock=self._clock,
+            sent=self.sent,
+        )
+        mapping = EventSourceMapping(
+            self.endpoint.sqs,
+            queue,
+            self.environments,
+            ledger=self.ledger,
+            tally=self.tally,
+            recorder=self.recorder,
+            clock=self._clock,
+            batch_size=self.settings.queue.batch_size,
+            report_batch_item_failures=self.settings.queue.report_batch_item_failures,
+            result_fields=self.settings.result_info(),
+        )
+        work = asyncio.create_task(mapping.run(drain))
+        sends = asyncio.create_task(driver.run(stop))
+        limit: asyncio.TimerHandle | None = None
+        try:
+            done, _ = await asyncio.wait({work, sends}, return_when=asyncio.FIRST_COMPLETED)
+            if sends in done:
+                await sends
+                limit_s = self.settings.load.drain_limit_s
+                limit = asyncio.get_running_loop().call_later(limit_s, drain.set)
+            await work
+        finally:
+            if limit is not None:
+                limit.cancel()
+            for task in (work, sends):
+                task.cancel()
+            await asyncio.gather(work, sends, return_exceptions=True)
+
+    async def finish(self) -> None:
+        """Stop every environment, then read the final items: nothing can change any more."""
+        await self._stop_working()
+        async for row in self.endpoint.items(Phase.AFTER):
+            self.recorder.write(row)
+
+    async def _stop_working(self) -> None:
+        await self._working.aclose()
+
+    async def _remove(self) -> None:
+        try:
+            self.gone = await self.endpoint.remove()
+        except TargetError as error:
+            # The run's own error or verdict matters more; this one is told beside it.
+            self._phase(f"not everything could be removed: {error}")

@@ -7,18 +7,18 @@ nothing was under way (a visibility timeout) are cut out of the drawing and mark
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from analysis.schema import NO_ITEM, AckOutcome, Decision, item_text
 from analysis.store import Evidence
+from analysis.text import count, milliseconds, quoted, short_item, visible
 from analysis.timing import orders_tables
 
 MOST_LANES = 12
 MOST_CALLS = 12  # in one lane
-SHORT_TEXT = 120  # characters of an item, condition or error
 
 _MARGIN = 0.02  # of the drawn width, before the first and after the last thing
 _CUT_ABOVE = 0.25  # an idle stretch longer than this share of the busy time is cut ...
@@ -128,19 +128,19 @@ class Axis:
         )
 
     def ticks(self) -> tuple[tuple[float, int], ...]:
-        """Positions and times of round numbers: about six over the drawn width."""
+        """Positions and times: about six round numbers, and one time for every stretch."""
         busy = sum(last - first for first, last in self.spans)
         step = _round_step(max(busy, 1) / 6)
-        times = (
-            time
-            for first, last in self.spans
-            for time in range(-(-first // step) * step, last + 1, step)
-        )
+        fine = step // 5  # a step is at least 1,000 ns
+        times: list[tuple[int, int]] = []  # when, and what to call it
+        for first, last in self.spans:
+            rounds = range(-(-first // step) * step, last + 1, step)
+            times += zip(rounds, rounds, strict=True) if rounds else [(first, first // fine * fine)]
         ticks: list[tuple[float, int]] = []
-        for time in times:
+        for time, name in times:
             position = self.position(time)
-            if not ticks or position - ticks[-1][0] >= 0.1:
-                ticks.append((position, time))
+            if not ticks or position - ticks[-1][0] >= 0.12:
+                ticks.append((position, name))
         return tuple(ticks)
 
 
@@ -192,7 +192,7 @@ LEFT JOIN invocations i USING (invocation_id)
 LEFT JOIN results r ON r.invocation_id = d.invocation_id AND r.message_no = d.message_no
 LEFT JOIN acks a USING (delivery_id)
 WHERE m.order_key = $order_key
-ORDER BY d.received_at, d.delivery_id
+ORDER BY list_contains($focus, d.invocation_id) DESC NULLS LAST, d.received_at, d.delivery_id
 LIMIT $most
 """
 
@@ -262,9 +262,16 @@ def in_flight_counts(evidence: Evidence) -> dict[int, int]:
     return {row["depth"]: row["orders"] for row in rows}
 
 
-def order_lanes(evidence: Evidence, order_key: str) -> Lanes:
-    """The lanes of one order; empty lanes for an order that was never received."""
-    deliveries = evidence.rows(_DELIVERIES, {"order_key": order_key, "most": MOST_LANES})
+def order_lanes(evidence: Evidence, order_key: str, focus: Sequence[int] = ()) -> Lanes:
+    """The lanes of one order; empty lanes for an order that was never received.
+
+    Of more than :data:`MOST_LANES` deliveries those of the invocations in ``focus`` are kept
+    first, then the earliest.
+    """
+    deliveries = evidence.rows(
+        _DELIVERIES, {"order_key": order_key, "focus": list(focus), "most": MOST_LANES}
+    )
+    deliveries.sort(key=lambda row: (row["received_at"], row["delivery_id"]))
     total = evidence.scalar(
         "SELECT count(*) FROM deliveries JOIN messages USING (message_no)"
         " WHERE order_key = $order_key",
@@ -391,55 +398,6 @@ def lane_label(lane: Lane) -> str:
         place = "dead-letter queue" if lane.ack is AckOutcome.DEAD_LETTERED else "not invoked"
         return f"{place}: {message}"
     return f"inv {lane.invocation_id} env {lane.environment}: {message}"
-
-
-def milliseconds(time_ns: int) -> str:
-    """Milliseconds with at most three decimals and no trailing zeros."""
-    text = f"{time_ns / 1e6:,.3f}".rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def visible(text: str, most: int = SHORT_TEXT) -> str:
-    """Text bounded and with every character visible.
-
-    Keys, bodies and errors are foreign: escape codes and direction marks must not reach a
-    terminal, nor a page.
-    """
-    short = text if len(text) <= most else text[: most - 1] + "…"
-    return "".join(
-        character if character.isprintable() else json.dumps(character)[1:-1] for character in short
-    )
-
-
-def quoted(text: str, most: int = SHORT_TEXT) -> str:
-    """Like :func:`visible`, in double quotes."""
-    return json.dumps(visible(text, most), ensure_ascii=False)
-
-
-def short_item(text: str, most: int = SHORT_TEXT) -> str:
-    """Canonical item text for reading: ``id="a", quantity=4``; "no item" for none."""
-    if text == NO_ITEM:
-        return "no item"
-    try:
-        attributes = json.loads(text)
-        parts = [f"{visible(name)}={_value_text(value)}" for name, value in attributes.items()]
-    except (ValueError, AttributeError):
-        return quoted(text, most)
-    joined = ", ".join(parts)
-    return joined if len(joined) <= most else joined[: most - 1] + "…"
-
-
-def _value_text(value: Any) -> str:
-    match value:
-        case {"S": str(text)}:
-            return quoted(text, 60)
-        case {"N": str(number)}:
-            return visible(number, 60)
-    return visible(json.dumps(value, ensure_ascii=False, sort_keys=True), 60)
 
 
 def _item_key(evidence: Evidence, order_key: str) -> str:

@@ -22,8 +22,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from analysis.lanes import in_flight_counts, milliseconds, overlap_counts
+from analysis.lanes import in_flight_counts, overlap_counts
 from analysis.store import Evidence
+from analysis.text import milliseconds
 from analysis.timing import DURATIONS, bin_width_ns, durations_params, rates
 
 PALETTE = {
@@ -250,6 +251,7 @@ def _overlap(evidence: Evidence) -> _Drawn | None:
         axes.set_xlabel(xlabel)
         axes.set_ylabel("orders")
         axes.margins(y=0.15)
+        axes.tick_params(axis="x", labelsize=10 if len(labels) <= 14 else 7.5)
         axes.grid(visible=False, axis="x")
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     return (

@@ -314,6 +314,7 @@ class PlanInfo:
     rate_per_s: float | None  # None: as fast as possible, latencies are then closed-loop
     arrangement: str  # "burst", "interleaved" or "spread"
     concurrency: int
+    digest: str | None = None  # SHA-256 over the plan's rows: equal digests, equal plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +345,7 @@ class RunInfo:
     ended_at: int | None = None  # last environment stopped
     left_over: tuple[str, ...] = ()  # what had not settled, and why, one sentence each
     error: str | None = None
+    command: str | None = None  # the command line that repeats the run, quoted for a shell
 
 
 # --- items ----------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from analysis.schema import TableRole
 from analysis.store import Evidence
 
 NS_PER_S = 1_000_000_000
-MOST_BINS = 60
+MOST_BINS = 75
 
 # Calls that write a table of role orders.
 _WRITTEN = """written AS (

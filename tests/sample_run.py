@@ -471,6 +471,7 @@ def write_run(run_dir: Path, sample: Sample | None = None) -> Path:
         status=sample.status,
         started_at=START_NS,
         ended_at=simulation.now + 50 * MS,
+        command=f"loadtest run --orders {sample.orders} --seed {sample.seed}",
     )
     (run_dir / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run)) + b"\n")
     return run_dir

@@ -1,0 +1,466 @@
+"""The page of a run, and everything else that is written beside it.
+
+``report.html`` is one file without outside references or scripts. It is made from the
+evidence and ``verdict.json`` alone, and is the same for the same evidence but for the time
+of rendering at its foot. Everything that came from messages, items or errors is foreign: it
+is bounded, made visible (:func:`analysis.text.visible`) and escaped by the template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from analysis.findings import CheckReport, CheckStatus, Counts, Finding, Verdict
+from analysis.junit import write_junit
+from analysis.lanes import (
+    Lane,
+    LaneCall,
+    Lanes,
+    Mark,
+    call_text,
+    lane_name,
+    most_contended,
+    order_lanes,
+)
+from analysis.plots import PALETTE, Plot, render_plots
+from analysis.schema import RunInfo
+from analysis.store import Evidence, open_evidence
+from analysis.summary import write_summary
+from analysis.text import count, duration_text, milliseconds, quoted, visible
+from analysis.verdict import read_verdict
+
+DRAWN_PER_KIND = 3  # findings with swim lanes; the others of a kind are told in words
+CONTENDED = 3
+MOST_IDS = 12  # evidence ids named beside one finding
+
+_NEAR = 0.05  # of a track's width: marks closer than this go on rows of their own
+_ROW = 20  # height of a row of marks, in px
+
+_SIGNS = {
+    CheckStatus.CLEAN: ("yes", "✓"),
+    CheckStatus.FOUND: ("no", "✗"),
+    CheckStatus.NOT_OBSERVABLE: ("open", "-"),
+    CheckStatus.CRASHED: ("open", "!"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What was written into the run directory."""
+
+    report: Path
+    junit: Path
+    summary: Path
+    plots: tuple[Plot, ...]
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def render_report(run_dir: Path, now: Callable[[], datetime] = _utc_now) -> Path:
+    """Render ``report.html`` and ``plots/`` again from the evidence and ``verdict.json``.
+
+    :raises EvidenceError: the run directory cannot be read, or was never judged.
+    """
+    verdict = read_verdict(run_dir)
+    with open_evidence(run_dir) as evidence:
+        return _render(evidence, verdict, run_dir, render_plots(evidence, run_dir), now)
+
+
+def write_outputs(
+    run_dir: Path, verdict: Verdict, now: Callable[[], datetime] = _utc_now
+) -> Outputs:
+    """Write plots, ``report.html``, ``junit.xml`` and ``summary.md`` of a judged run.
+
+    :raises EvidenceError: the run directory cannot be read.
+    """
+    with open_evidence(run_dir) as evidence:
+        plots = render_plots(evidence, run_dir)
+        report = _render(evidence, verdict, run_dir, plots, now)
+    return Outputs(
+        report, write_junit(run_dir, verdict), write_summary(run_dir, verdict), tuple(plots)
+    )
+
+
+# --- what the templates are given -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A call as a line from sent to answered; positions are shares of the width."""
+
+    first: float
+    last: float
+    y: float
+    look: str
+    open: bool  # never answered
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A call's decision or the end of a delivery."""
+
+    position: float
+    y: float
+    symbol: str
+    look: str
+    story: str
+    ringed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    name: str
+    message: str
+    story: str  # the lane in words, for those who do not see it
+    height: int
+    first: float
+    last: float
+    run: tuple[float, float] | None
+    bars: tuple[Bar, ...]
+    marks: tuple[Sign, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    time: str
+    lane: str
+    call: str
+    decision: str
+    condition: str
+    effect: str
+    ringed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The lanes of one order, placed."""
+
+    anchor: str
+    order_key: str
+    heading: str
+    expected: tuple[str, ...]
+    final: str
+    ticks: tuple[tuple[float, str], ...]
+    cuts: tuple[tuple[float, str], ...]
+    bands: tuple[tuple[float, float], ...]
+    tracks: tuple[Track, ...]
+    left_out: str
+    calls: tuple[CallRow, ...]
+    errors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    finding: Finding
+    ids: str
+    drawing: Drawing | None
+    anchor: str | None  # where the order is drawn already
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The findings of one kind."""
+
+    check: CheckReport
+    drawn: tuple[Shown, ...]
+    listed: tuple[Shown, ...]
+    not_listed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    label: str
+    value: int
+    note: str = ""
+    bad: bool = False
+
+
+def _render(
+    evidence: Evidence,
+    verdict: Verdict,
+    run_dir: Path,
+    plots: Sequence[Plot],
+    now: Callable[[], datetime],
+) -> Path:
+    anchors: dict[str, str] = {}
+
+    def draw(order_key: str, finding: Finding | None = None) -> Drawing | None:
+        """The order's lanes, once a page."""
+        if order_key in anchors:
+            return None
+        anchors[order_key] = f"order-{len(anchors) + 1}"
+        invocations = finding.invocation_ids if finding else ()
+        calls = frozenset(finding.call_ids if finding else ())
+        return _drawing(order_lanes(evidence, order_key, invocations), anchors[order_key], calls)
+
+    def show(finding: Finding, *, drawn: bool) -> Shown:
+        key = finding.order_key
+        drawing = draw(key, finding) if drawn and key is not None else None
+        return Shown(finding, _ids(finding), drawing, None if key is None else anchors.get(key))
+
+    found = [
+        Group(
+            check,
+            tuple(show(finding, drawn=True) for finding in check.findings[:DRAWN_PER_KIND]),
+            tuple(show(finding, drawn=False) for finding in check.findings[DRAWN_PER_KIND:]),
+            check.count - len(check.findings),
+        )
+        for check in verdict.checks
+        if check.status is CheckStatus.FOUND
+    ]
+    contended, above = [], []
+    for key in most_contended(evidence, CONTENDED):
+        drawing = draw(key)
+        if drawing is None:
+            above.append((anchors[key], quoted(key)))
+        else:
+            contended.append(drawing)
+    page = (
+        _environment()
+        .get_template("report.html")
+        .render(
+            run=evidence.run,
+            verdict=verdict,
+            counts=verdict.counts,
+            exposure=verdict.exposure,
+            numbers=_numbers(verdict),
+            found=found,
+            unanswered=sum(
+                check.status in (CheckStatus.NOT_OBSERVABLE, CheckStatus.CRASHED)
+                for check in verdict.checks
+            ),
+            contended=contended,
+            contended_above=above,
+            plots=plots,
+            timing=verdict.timing,
+            signs=_SIGNS,
+            settings=_settings(evidence.run),
+            notes=_notes(evidence, verdict),
+            palette=PALETTE,
+            rendered_at=now(),
+        )
+    )
+    path = run_dir / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("analysis"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    loader = environment.loader
+    assert loader is not None
+    css, _, _ = loader.get_source(environment, "report.css")
+    environment.globals["css"] = Markup(css)  # our own file
+    environment.filters |= {
+        "visible": visible,
+        "number": "{:,}".format,
+        "plural": count,
+        "ms": duration_text,
+        "seconds": lambda time_ns: f"{time_ns / 1e9:,.2f} s",
+        "rate": lambda rate: f"{rate:,.1f}" if rate < 100 else f"{rate:,.0f}",
+        "utc": _utc,
+    }
+    return environment
+
+
+def _utc(time: int | datetime) -> str:
+    moment = datetime.fromtimestamp(time / 1e9, UTC) if isinstance(time, int) else time
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _numbers(verdict: Verdict) -> list[Figure]:
+    counts, exposure = verdict.counts, verdict.exposure
+    findings = sum(check.count for check in verdict.checks)
+    return [
+        Figure("messages sent", counts.accepted_messages, _planned(counts)),
+        Figure("orders", counts.orders),
+        Figure("deliveries", counts.deliveries, f"{counts.redeliveries:,} of them again"),
+        Figure("accepted writes", counts.accepted_writes),
+        Figure("conditional rejections", counts.rejected_writes),
+        Figure("writes failed", counts.failed_writes, f"and {counts.unknown_writes:,} unknown"),
+        Figure("reported processed", counts.processed),
+        Figure("reported duplicate", counts.duplicates),
+        Figure("reported failed", counts.failed),
+        Figure("acknowledged", counts.deleted, "deleted from the queue"),
+        Figure("dead-lettered", counts.dead_lettered),
+        Figure("not settled", counts.unsettled, bad=counts.unsettled > 0),
+        Figure("items stored", counts.stored_items),
+        Figure(
+            "overlapping pairs",
+            exposure.overlapping_pairs,
+            f"in {exposure.contended_orders:,} of {count(exposure.contestable_orders, 'order')}",
+        ),
+        Figure("most in flight of one order", exposure.most_in_flight),
+        Figure("findings", findings, bad=findings > 0),
+    ]
+
+
+def _planned(counts: Counts) -> str:
+    parts = [f"of {counts.messages:,}"]
+    for number, noun in ((counts.conflicts, "conflicts"), (counts.poison, "poison")):
+        if number:
+            parts.append(f"{number:,} {noun}")
+    return ", ".join(parts)
+
+
+def _settings(run: RunInfo) -> list[tuple[str, str]]:
+    plan = run.plan
+    rate = "max" if plan.rate_per_s is None else f"{plan.rate_per_s:g}/s"
+    tables = ", ".join(f"{table.name} ({table.role.value})" for table in run.tables)
+    rows = [
+        ("plan", f"{plan.orders:,} orders x {plan.copies}, {plan.messages:,} messages in all"),
+        ("sending", f"{plan.arrangement}, rate {rate}, seed {plan.seed}"),
+        ("environments", f"{plan.concurrency}"),
+        ("handler", f"{run.handler} in {run.code}, timeout {run.timeout_s:g} s"),
+        (
+            "queue",
+            f"visibility timeout {run.visibility_timeout_s} s, {run.max_receive_count} receives,"
+            f" batches of {run.batch_size},"
+            f" partial failures {'reported' if run.report_batch_item_failures else 'not reported'}",
+        ),
+        ("tables", tables),
+        ("target", run.target),
+        ("status", run.status.value if run.error is None else f"{run.status.value}: {run.error}"),
+        ("onceproof", run.tool_version),
+    ]
+    return rows + sorted(run.versions.items())
+
+
+def _notes(evidence: Evidence, verdict: Verdict) -> list[str]:
+    left_over = evidence.run.left_over
+    shown = [f"Not settled: {text}" for text in left_over[:20]]
+    if len(left_over) > len(shown):
+        shown.append(f"{len(left_over) - len(shown):,} more were not settled.")
+    return [*verdict.notes, *shown]
+
+
+def _ids(finding: Finding) -> str:
+    parts = [] if finding.order_key is None else [f"order {quoted(finding.order_key)}"]
+    for noun, ids in (
+        ("message", finding.message_nos),
+        ("invocation", finding.invocation_ids),
+        ("call", finding.call_ids),
+    ):
+        if ids:
+            named = ", ".join(str(number) for number in ids[:MOST_IDS])
+            more = f" and {len(ids) - MOST_IDS:,} more" if len(ids) > MOST_IDS else ""
+            parts.append(f"{noun if len(ids) == 1 else noun + 's'} {named}{more}")
+    return " · ".join(parts)
+
+
+def _drawing(lanes: Lanes, anchor: str, focus: frozenset[int]) -> Drawing:
+    receives = len(lanes.lanes) + lanes.lanes_left_out
+    left_out = []
+    if lanes.lanes_left_out:
+        left_out.append(f"{count(lanes.lanes_left_out, 'further receive')} not drawn")
+    calls_left_out = sum(lane.calls_left_out for lane in lanes.lanes)
+    if calls_left_out:
+        left_out.append(f"{count(calls_left_out, 'further call')} of these lanes not drawn")
+    axis = lanes.axis
+    return Drawing(
+        anchor=anchor,
+        order_key=visible(lanes.order_key),
+        heading=f"{count(lanes.messages, 'message')}, {count(receives, 'receive')}",
+        expected=lanes.expected,
+        final=lanes.final or "not read",
+        ticks=tuple((position, milliseconds(time_ns)) for position, time_ns in axis.ticks()),
+        cuts=tuple((position, f"{idle / 1e9:.3g} s") for position, idle in axis.cuts),
+        bands=tuple((axis.position(first), axis.position(last)) for first, last in lanes.overlaps),
+        tracks=tuple(_track(lane, lanes, focus) for lane in lanes.lanes),
+        left_out="; ".join(left_out),
+        calls=tuple(_call_row(lane, call, focus) for lane, call in lanes.calls),
+        errors=tuple(
+            f"{lane_name(lane)} {lane.outcome}: {lane.error}"
+            for lane in lanes.lanes
+            if lane.error is not None
+        ),
+    )
+
+
+def _track(lane: Lane, lanes: Lanes, focus: frozenset[int]) -> Track:
+    position = lanes.axis.position
+    ends = [
+        call.answered_ns if call.answered_ns is not None else lane.end_ns for call in lane.calls
+    ]
+    spots = [
+        (position(call.sent_ns) + position(end)) / 2
+        for call, end in zip(lane.calls, ends, strict=True)
+    ]
+    if lane.ack is not None and lane.acked_ns is not None:
+        spots.append(position(lane.acked_ns))
+    rows = _rows(spots)
+    heights = [_ROW * row + _ROW / 2 + 7 for row in rows]
+    bars, marks = [], []
+    for call, end, spot, y in zip(lane.calls, ends, spots, heights, strict=False):
+        look = "read" if call.mark is Mark.READ else call.decision.value
+        bars.append(
+            Bar(position(call.sent_ns), position(end), y, look, open=call.answered_ns is None)
+        )
+        story = call_text(lane, call)
+        marks.append(Sign(spot, y, f"mark-{look}", look, story, call.call_id in focus))
+    if len(spots) > len(lane.calls) and lane.ack is not None:
+        story = f"{lane.ack.value.replace('_', ' ')} at {milliseconds(lane.acked_ns or 0)} ms"
+        marks.append(Sign(spots[-1], heights[-1], f"ack-{lane.ack.value}", "ack", story, False))
+    run = None
+    if lane.started_ns is not None:
+        end = lane.ended_ns if lane.ended_ns is not None else lane.end_ns
+        run = (position(lane.started_ns), position(end))
+    name = lane_name(lane)
+    if lane.environment is not None:
+        name += f" · environment {lane.environment}{' (cold)' if lane.cold else ''}"
+    message = f"message {lane.message_no}, {lane.kind}, receive {lane.receive_count}"
+    if lane.result is not None:
+        message += f": {lane.result}"
+    return Track(
+        name=name,
+        message=message,
+        story=f"{name}, {message}. " + ". ".join(mark.story for mark in marks),
+        height=_ROW * (max(rows, default=0) + 1) + 14,
+        first=position(lane.received_ns),
+        last=position(lane.end_ns),
+        run=run,
+        bars=tuple(bars),
+        marks=tuple(marks),
+    )
+
+
+def _rows(spots: Sequence[float]) -> list[int]:
+    """A row for each spot, the first one free: spots of one row are at least a mark apart."""
+    last: list[float] = []
+    rows = []
+    for spot in spots:
+        row = next((row for row, end in enumerate(last) if spot - end >= _NEAR), len(last))
+        last[row : row + 1] = [spot]
+        rows.append(row)
+    return rows
+
+
+def _call_row(lane: Lane, call: LaneCall, focus: frozenset[int]) -> CallRow:
+    end = "no answer" if call.answered_ns is None else milliseconds(call.answered_ns)
+    again = f", attempt {call.attempt}" if call.attempt > 1 else ""
+    fault = f", fault {call.fault}" if call.fault else ""
+    return CallRow(
+        time=f"{milliseconds(call.sent_ns)} … {end}",
+        lane=lane_name(lane),
+        call=f"{call.call_id} {call.operation}{again}{fault}",
+        decision=call.decision.value + (f" ({call.error_code})" if call.error_code else ""),
+        condition=call.condition or "none",
+        effect=call.effect or "not known",
+        ringed=call.call_id in focus,
+    )

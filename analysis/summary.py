@@ -1,0 +1,109 @@
+"""``summary.md``: the verdict for a pull-request comment, in fewer than 60 lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.findings import CheckStatus, Quantiles, Verdict
+from analysis.text import count, duration_text, visible
+
+SUMMARY_FILE = "summary.md"
+_MOST_REASONS = 5
+_MOST_RULES = 12
+_MOST_KINDS = 18
+_TIMED = (
+    ("end to end", "all"),
+    ("handler", "all"),
+    ("write", "accepted"),
+    ("write", "rejected"),
+)
+_SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|~@$!&"})
+
+
+def write_summary(run_dir: Path, verdict: Verdict) -> Path:
+    """Write ``summary.md`` into the run directory."""
+    path = run_dir / SUMMARY_FILE
+    path.write_text(summary_text(verdict), encoding="utf-8")
+    return path
+
+
+def summary_text(verdict: Verdict) -> str:
+    """The summary as Markdown; foreign text is bounded and cannot form markup."""
+    counts, exposure = verdict.counts, verdict.exposure
+    lines = [f"## onceproof: {verdict.verdict.value}", ""]
+    if verdict.reasons:
+        lines += [f"- {_plain(reason, 300)}" for reason in verdict.reasons[:_MOST_REASONS]]
+        if len(verdict.reasons) > _MOST_REASONS:
+            lines.append(f"- {len(verdict.reasons) - _MOST_REASONS} more in the report")
+        lines.append("")
+    rules = [
+        (
+            "✓" if rule.passed else "✗",
+            _plain(rule.name),
+            _plain(rule.required),
+            _plain(rule.actual),
+        )
+        for rule in verdict.rules[:_MOST_RULES]
+    ]
+    lines += _table(("", "rule", "required", "actual"), rules)
+    lines += [
+        f"{count(counts.accepted_messages, 'message')} of {count(counts.orders, 'order')}"
+        f" in {count(counts.deliveries, 'delivery', 'deliveries')}:"
+        f" {count(counts.accepted_writes, 'accepted write')},"
+        f" {count(counts.rejected_writes, 'conditional rejection')};"
+        f" {counts.processed:,} processed, {counts.duplicates:,} duplicate,"
+        f" {counts.failed:,} failed; {counts.deleted:,} acknowledged,"
+        f" {counts.dead_lettered:,} dead-lettered, {counts.unsettled:,} not settled."
+        f" {count(exposure.overlapping_pairs, 'overlapping pair')} in"
+        f" {exposure.contended_orders:,} of {count(exposure.contestable_orders, 'order')}.",
+        "",
+    ]
+    found = [check for check in verdict.checks if check.status is CheckStatus.FOUND]
+    lines += _table(
+        ("finding", "count", "first"),
+        [
+            (
+                check.kind.value,
+                f"{check.count:,}",
+                _plain(check.findings[0].explanation, 200) if check.findings else "",
+            )
+            for check in found[:_MOST_KINDS]
+        ],
+    )
+    open_checks = [
+        check.kind.value
+        for check in verdict.checks
+        if check.status in (CheckStatus.NOT_OBSERVABLE, CheckStatus.CRASHED)
+    ]
+    if open_checks:
+        lines += [f"Not answered: {', '.join(open_checks)}.", ""]
+    if verdict.timing is not None:
+        known = {(row.name, row.split): row for row in verdict.timing.quantiles}
+        rows = [_timing_row(known[series]) for series in _TIMED if series in known]
+        lines += _table(("milliseconds", "n", "p50", "p99", "max"), rows)
+    lines.append(f"Run {_plain(verdict.run_id)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _timing_row(row: Quantiles) -> tuple[str, ...]:
+    name = row.name if row.split == "all" else f"{row.name}, {row.split}"
+    return (
+        name,
+        f"{row.n:,}",
+        duration_text(row.p50_ns),
+        duration_text(row.p99_ns),
+        duration_text(row.max_ns),
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table and an empty line; nothing without rows."""
+    if not rows:
+        return []
+    table = [head, ["---"] * len(head), *rows]
+    return [*(f"| {' | '.join(cells)} |" for cells in table), ""]
+
+
+def _plain(text: str, most: int = 120) -> str:
+    return visible(text, most).translate(_SPECIAL)

@@ -55,6 +55,7 @@ class QueueAddress:
     dead_letter_url: str
     region: str
     visibility_timeout_s: int
+    max_receive_count: int
 
 
 @dataclass(slots=True)
@@ -70,6 +71,7 @@ class Tally:
     dead_lettered: int = 0
     settled: int = 0
     visible: int = 0
+    dead_letters_due_at: int = 0  # when the last message that failed so far has spent its receives
 
 
 @dataclass(slots=True)
@@ -120,6 +122,10 @@ class _Received:
     @property
     def sqs_message_id(self) -> str:
         return str(self.message["MessageId"])
+
+    @property
+    def receive_count(self) -> int:
+        return int(self.message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
 
 
 class EventSourceMapping:
@@ -327,6 +333,9 @@ class EventSourceMapping:
             self._delete_wanted.set()
         else:
             self._record_ack(received, AckOutcome.RETURNED)
+            receives_left = self._queue.max_receive_count - received.receive_count + 1
+            due_at = received.received_at + receives_left * self._queue.visibility_timeout_s * 10**9
+            self._tally.dead_letters_due_at = max(self._tally.dead_letters_due_at, due_at)
 
     def _event(self, batch: list[_Received]) -> bytes:
         records = [
@@ -407,14 +416,13 @@ class EventSourceMapping:
         queue: QueueRole = QueueRole.QUEUE,
     ) -> None:
         for received in batch:
-            attributes = received.message.get("Attributes", {})
             self._recorder.write(
                 Delivery(
                     delivery_id=received.delivery_id,
                     queue=queue,
                     sqs_message_id=received.sqs_message_id,
                     message_no=received.message_no,
-                    receive_count=int(attributes.get("ApproximateReceiveCount", 1)),
+                    receive_count=received.receive_count,
                     received_at=received.received_at,
                     invocation_id=invocation_id,
                 )

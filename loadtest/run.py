@@ -273,7 +273,11 @@ async def _watch(stage: Stage, planned: int, clock: Clock, reporter: Reporter) -
         tally = stage.tally
         left_s = None
         if tally.settled and elapsed_s > 1:
-            left_s = elapsed_s / tally.settled * (planned - tally.settled)
+            # Failed messages come back only after their visibility timeouts.
+            left_s = max(
+                elapsed_s / tally.settled * (planned - tally.settled),
+                (tally.dead_letters_due_at - clock.now_ns()) / 1e9,
+            )
         reporter.progress(
             Snapshot(
                 elapsed_s=elapsed_s,

@@ -200,7 +200,7 @@ class Endpoint:
         real = tuple(replace(table, name=prefix + table.name) for table in tables)
         names |= {f"table:{table.name}": prefix + table.name for table in tables}
         # Known before the first of them exists: whatever happens next can be removed.
-        address = QueueAddress("", "", "", self.region, visibility_timeout_s)
+        address = QueueAddress("", "", "", self.region, visibility_timeout_s, max_receive_count)
         self._resources = Resources(address, queue_name, dead_letter_name, real, names)
         with self._doing("making its queues"):
             dlq_url, dlq_arn = await self._create_queue(dead_letter_name, {})
@@ -215,7 +215,9 @@ class Endpoint:
         with self._doing("making its tables"):
             for table in real:
                 await self._create_table(table)
-        address = QueueAddress(url, arn, dlq_url, self.region, visibility_timeout_s)
+        address = QueueAddress(
+            url, arn, dlq_url, self.region, visibility_timeout_s, max_receive_count
+        )
         self._resources = Resources(address, queue_name, dead_letter_name, real, names)
         return self._resources
 

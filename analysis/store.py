@@ -16,6 +16,9 @@ lines). Beside them stand what ``run.json`` says about the store:
     the text of the partition and of the sort key
 ``complete(resource, item)``
     whether the item counts as an order's result (``complete_when`` of its table)
+``differing_fields(answer, item)``
+    the fields of the order's body that the answer (JSON text) gives with another value than
+    the item; a field that either lacks, and one that is no scalar, is not compared
 """
 
 from __future__ import annotations
@@ -52,8 +55,9 @@ Params = Mapping[str, object] | Sequence[object]
 class Evidence:
     """The open evidence of one run.
 
-    ``damaged`` names the tables of which rows are missing or were unreadable; ``notes``
-    says so in words. ``complete`` is true when the run ended by itself and nothing is damaged.
+    ``damaged`` names the tables that are missing or of which rows could not be read: what
+    rests on the absence of a row there cannot be judged. A torn last line is no damage, for
+    nothing was written after it. ``notes`` says both in words.
     """
 
     run: RunInfo
@@ -63,7 +67,18 @@ class Evidence:
 
     @property
     def complete(self) -> bool:
-        return self.run.status is RunStatus.FINISHED and not self.damaged
+        """The run ended by itself, and every row it wrote is here."""
+        return self.run.status is RunStatus.FINISHED and not self.notes
+
+    @property
+    def ended(self) -> bool:
+        """The environments were stopped and the tables read after that."""
+        match self.run.status:
+            case RunStatus.FINISHED:
+                return True
+            case RunStatus.INTERRUPTED | RunStatus.NOT_DRAINED:
+                return bool(self.scalar("SELECT count(*) > 0 FROM items WHERE phase = 'after'"))
+        return False
 
     def rows(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
         """The rows of a query, as dictionaries by column name.
@@ -126,9 +141,9 @@ def open_evidence(run_dir: Path) -> Iterator[Evidence]:
         notes: list[str] = []
         damaged: set[str] = set()
         for table in TABLES:
-            found = _open_table(connection, run_dir / EVIDENCE_DIRECTORY, table)
-            if found:
-                notes += found
+            defects = _open_table(connection, run_dir / EVIDENCE_DIRECTORY, table)
+            notes += defects.notes
+            if defects.damage:
                 damaged.add(table.TABLE)
         _describe_store(connection, run)
         yield Evidence(run, tuple(notes), frozenset(damaged), connection)
@@ -151,7 +166,7 @@ def finish_evidence(run_dir: Path) -> None:
             target = directory / f"{table.TABLE}.parquet"
             unfinished = directory / f"{table.TABLE}.parquet.tmp"
             try:
-                if _read_lines(connection, lines, table):
+                if _read_lines(connection, lines, table).notes:
                     continue
                 connection.execute(
                     f"COPY (FROM {table.TABLE} ORDER BY {_key(table)}) "
@@ -200,6 +215,12 @@ class _Column:
     default: str | None  # SQL literal for a field that was left out
 
 
+@dataclass(frozen=True, slots=True)
+class _Defects:
+    notes: tuple[str, ...] = ()
+    damage: bool = False
+
+
 def _columns(table: type[Row]) -> list[_Column]:
     hints = get_type_hints(table)
     return [_column(field, hints[field.name]) for field in fields(table)]
@@ -222,7 +243,7 @@ def _column(field: Field[Any], hint: Any) -> _Column:
 
 def _open_table(
     connection: duckdb.DuckDBPyConnection, directory: Path, table: type[Row]
-) -> list[str]:
+) -> _Defects:
     """Make the table or view; the answer is what was found wrong with it."""
     parquet = directory / f"{table.TABLE}.parquet"
     lines = directory / f"{table.TABLE}.jsonl"
@@ -240,10 +261,10 @@ def _open_table(
         ) from error
     definition = ", ".join(f'"{column.name}" {column.type}' for column in _columns(table))
     connection.execute(f"CREATE TABLE {table.TABLE} ({definition})")
-    return [f"The table {table.TABLE} is missing."]
+    return _Defects((f"The table {table.TABLE} is missing.",), damage=True)
 
 
-def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]) -> list[str]:
+def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]) -> _Defects:
     source = f"read_parquet({_text(str(path))})"
     present = {row[0] for row in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
     columns, absent = [], []
@@ -256,10 +277,11 @@ def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, table: type
             if not column.optional and column.default is None:
                 absent.append(column.name)
     connection.execute(f"CREATE VIEW {table.TABLE} AS SELECT {', '.join(columns)} FROM {source}")
-    return [f"The table {table.TABLE} has no column {name}." for name in absent]
+    notes = tuple(f"The table {table.TABLE} has no column {name}." for name in absent)
+    return _Defects(notes, damage=bool(notes))
 
 
-def _read_lines(connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]) -> list[str]:
+def _read_lines(connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]) -> _Defects:
     """Load the lines, the last one of each key, into a table.
 
     DuckDB gives a line that it cannot read, or a value of another type, as NULL; such a
@@ -305,7 +327,7 @@ def _read_lines(connection: duckdb.DuckDBPyConnection, path: Path, table: type[R
         notes.append(f"{path.name}: {unreadable - torn} lines could not be read and were left out.")
     if torn:
         notes.append(f"{path.name}: the last line was not written to its end and was left out.")
-    return notes
+    return _Defects(tuple(notes), damage=unreadable > torn)
 
 
 def _key(table: type[Row]) -> str:
@@ -349,6 +371,7 @@ def _describe_store(connection: duckdb.DuckDBPyConnection, run: RunInfo) -> None
         "complete(resource, item)": f"coalesce(item <> {_text(NO_ITEM)} AND "
         + _by_table(run, {table.name: _is_complete(table) for table in run.tables}, "true")
         + ", false)",
+        "differing_fields(answer, item)": _differing_fields(run.order.attributes),
     }
     for signature, body in macros.items():
         connection.execute(f"CREATE MACRO {signature} AS {body}")
@@ -367,20 +390,38 @@ def _is_complete(table: TableInfo) -> str:
     return " AND ".join(conditions) or "true"
 
 
+def _differing_fields(attributes: Mapping[str, str]) -> str:
+    """Numbers are compared as numbers, also where a text holds one: many encoders do that."""
+    fields_found = []
+    for name, attribute in attributes.items():
+        given = f"json_extract_string(answer, {_pointer(name)})"
+        stored = _value("item", attribute)
+        fields_found.append(
+            f"CASE WHEN json_type(answer, {_pointer(name)}) NOT IN ('NULL', 'OBJECT', 'ARRAY') "
+            f"AND {given} <> {stored} "
+            f"AND coalesce(TRY_CAST({given} AS DOUBLE) <> TRY_CAST({stored} AS DOUBLE), true) "
+            f"THEN {_text(name)} END"
+        )
+    listed = f"list_filter([{', '.join(fields_found)}], lambda name: name IS NOT NULL)"
+    return f"CASE WHEN json_valid(answer) THEN {listed} ELSE [] END"
+
+
 def _member(item: str, name: str) -> str:
-    """One attribute of an item as JSON text, by JSON pointer (RFC 6901)."""
-    pointer = "/" + name.replace("~", "~0").replace("/", "~1")
-    return f"json_extract({item}, {_text(pointer)})::VARCHAR"
+    """One attribute of an item as JSON text."""
+    return f"json_extract({item}, {_pointer(name)})::VARCHAR"
 
 
 def _value(item: str, name: str) -> str:
     """The text of one scalar attribute: a string, a number, decoded bytes or a boolean."""
-    pointer = "/" + name.replace("~", "~0").replace("/", "~1")
     text, number, boolean, binary = (
-        f"json_extract_string({item}, {_text(f'{pointer}/{kind}')})"
-        for kind in ("S", "N", "BOOL", "B")
+        f"json_extract_string({item}, {_pointer(name, kind)})" for kind in ("S", "N", "BOOL", "B")
     )
     return f"coalesce({text}, {number}, {boolean}, TRY(decode(from_base64({binary}))))"
+
+
+def _pointer(*names: str) -> str:
+    """A JSON pointer (RFC 6901) as an SQL string literal."""
+    return _text("".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names))
 
 
 def _text(value: str) -> str:

@@ -1,0 +1,54 @@
+"""``python -m analysis RUN``: judge a run directory from its evidence alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.errors import EvidenceError
+from analysis.findings import CheckStatus, Verdict
+from analysis.verdict import judge, write_verdict
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Judge, write ``verdict.json`` beside the evidence, print; the answer is the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory, finished or not")
+    parser.add_argument("--json", action="store_true", help="print verdict.json and nothing else")
+    options = parser.parse_args(arguments)
+    try:
+        verdict = judge(options.run)
+        path = write_verdict(options.run, verdict)
+    except EvidenceError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(path.read_text(encoding="utf-8") if options.json else text_of(verdict), end="")
+    return verdict.verdict.exit_code
+
+
+def text_of(verdict: Verdict) -> str:
+    """The verdict in a few lines: word, reasons, rules, findings by kind, notes."""
+    lines = [f"{verdict.verdict} {verdict.run_id}"]
+    lines += [f"  {reason}" for reason in verdict.reasons]
+    lines.append("rules")
+    lines += [
+        f"  {'✓' if rule.passed else '✗'} {rule.name}: {rule.actual} (required: {rule.required})"
+        for rule in verdict.rules
+    ]
+    found = [check for check in verdict.checks if check.status is CheckStatus.FOUND]
+    if found:
+        lines.append("findings")
+        lines += [
+            f"  {check.kind} {check.count}: {check.findings[0].explanation}" for check in found
+        ]
+    if verdict.notes:
+        lines.append("notes")
+        lines += [f"  {note}" for note in verdict.notes]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""The checks: one question each, asked of the evidence in SQL.
+
+``sql/views.sql`` works out what several checks need, ``sql/<kind>.sql`` is one check and
+begins with its reasoning. A check's query gives one row per finding, with the columns
+``order_key``, ``message_nos``, ``invocation_ids``, ``call_ids``, ``flags`` and those that
+its sentence names. The same SQL judges ten messages and ten million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from analysis.findings import MAX_SHOWN, CheckReport, CheckStatus, Finding, FindingKind
+from analysis.schema import TableRole
+from analysis.store import Evidence
+from analysis.text import short_item, visible
+
+_WRITES = ("messages", "deliveries", "invocations", "calls", "call_items")
+_FATES = ("messages", "deliveries", "acks", "calls", "call_items")
+_ITEMS = {"item_key", "before", "after", "image", "written", "final", "sent", "stored", "details"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question. Its SQL is ``sql/<kind>.sql``."""
+
+    kind: FindingKind
+    question: str
+    assumption: str
+    sentence: str  # explains one row, which fills in the names
+    needs: tuple[str, ...]  # tables that must have all their rows
+    after_end: bool = False  # asks for what had not happened: only a run that ended can tell
+    needs_results: bool = False
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        FindingKind.OVERWRITE,
+        "Did an accepted write replace an item that was already there?",
+        "the store returns the old item together with the write that replaced it",
+        "Call {call_id} replaced an item in {resource}: {before} became {after}.",
+        needs=("calls", "call_items"),
+    ),
+    Check(
+        FindingKind.DOUBLE_ACCEPT,
+        "Was an order inserted more than once?",
+        "the store returns the old item together with the write",
+        "Order {order_key} was inserted {inserts} times (different items: {items}).",
+        needs=("calls", "call_items", "deliveries", "messages"),
+    ),
+    Check(
+        FindingKind.PHANTOM_WRITE,
+        "Does a stored item hold details that no message carries?",
+        "the plan names every message before the first one is sent",
+        "The item under {item_key} in {resource} says {image}; no message of its order does.",
+        needs=_WRITES,
+    ),
+    Check(
+        FindingKind.WRONG_KEY,
+        "Was an item stored under a key that is not the order's?",
+        "a handler writes only the orders of the messages it was given",
+        "An item of {owner} was stored under the key {item_key} in {resource}.",
+        needs=_WRITES,
+    ),
+    Check(
+        FindingKind.LOST_ORDER,
+        "Was an order acknowledged and never stored?",
+        "the final items are read strongly consistently after all environments stopped",
+        "Order {order_key} has no item, yet all its messages ({messages}) were deleted as done.",
+        needs=(*_FATES, "items"),
+        after_end=True,
+    ),
+    Check(
+        FindingKind.VANISHED_ORDER,
+        "Did an item change or disappear without a write that explains it?",
+        "all writes of the handlers pass through the gateway",
+        "Call {call_id} left {written} in {resource}; in the end there was {final} under "
+        "{item_key}, and no write explains that.",
+        needs=("calls", "call_items", "items"),
+        after_end=True,
+    ),
+    Check(
+        FindingKind.CONFLICT_ACKNOWLEDGED,
+        "Was a message acknowledged although other details are stored for its order?",
+        "the details stored first are the order's",
+        "Message {message_no} says {sent}, but {stored} was stored for order {order_key}, and "
+        "the message was deleted as done.",
+        needs=_FATES,
+    ),
+    Check(
+        FindingKind.POISON_ACKNOWLEDGED,
+        "Was a message that no handler can accept acknowledged as done?",
+        "the plan knows which messages are poison",
+        "Message {message_no} is poison and was deleted as done.",
+        needs=_FATES,
+    ),
+    Check(
+        FindingKind.POISON_STORED,
+        "Did a message that no handler can accept leave an item?",
+        "the plan knows which messages are poison",
+        "The poison message {order_key} left the item {item_key} in {resource}.",
+        needs=(*_WRITES, "items"),
+    ),
+    Check(
+        FindingKind.DUPLICATE_FAILED,
+        "Was a harmless copy of a stored order dead-lettered?",
+        "an invocation that began after the order was stored could see it",
+        "Message {message_no} says exactly what was already stored for order {order_key}, and "
+        "was dead-lettered (receives: {receives}).",
+        needs=(*_FATES, "invocations"),
+    ),
+    Check(
+        FindingKind.UNJUSTIFIED_REJECTION,
+        "Was something taken for a duplicate before there was anything to duplicate?",
+        "times are from one clock; equal times are concurrent; an unknown write may have happened",
+        "For order {order_key}, {what}, and no write that began before could have caused it.",
+        needs=_WRITES,
+    ),
+    Check(
+        FindingKind.RESULT_MISMATCH,
+        "Does a reported result contradict the calls that were made?",
+        "all writes of the handlers pass through the gateway",
+        "Message {message_no} was reported as {result}, but {but}.",
+        needs=_WRITES,
+        needs_results=True,
+    ),
+    Check(
+        FindingKind.DIVERGENT_RESULT,
+        "Do the results of one order agree with the stored item?",
+        "a returned field that is named like a field of the order means that field",
+        "Message {message_no} of order {order_key} was answered with another {fields} than the "
+        "stored {details}.",
+        needs=_WRITES,
+        needs_results=True,
+    ),
+    Check(
+        FindingKind.PREMATURE_ACK,
+        "Was a message deleted before its work was settled?",
+        "times are from one clock of one host",
+        "A message of order {order_key} was deleted {moment}.",
+        needs=_WRITES,
+    ),
+    Check(
+        FindingKind.BATCH_MISREPORT,
+        "Does the answer for a batch say what happened to its messages?",
+        "the answer is read by the rules of AWS's event source mapping",
+        "In invocation {invocation_id}, message {message_no} {what}.",
+        needs=(*_WRITES, "acks", "results"),
+    ),
+    Check(
+        FindingKind.DEAD_LETTERED_ORDER,
+        "Is a valid order in the dead-letter queue, with nothing stored?",
+        "the dead-letter queue is read until the run ends",
+        "Order {order_key} is valid, was dead-lettered and has no item (messages: {messages}).",
+        needs=(*_FATES, "items"),
+        after_end=True,
+    ),
+    Check(
+        FindingKind.STUCK_MESSAGE,
+        "Is a message or a claim stuck?",
+        "a message whose receives are spent moves to the dead-letter queue when it is due",
+        "For order {order_key}, {what}.",
+        needs=(*_FATES, "items"),
+        after_end=True,
+    ),
+    Check(
+        FindingKind.UNRELATED_WRITE,
+        "Did anything change that does not belong to the run?",
+        "the tables were read before the first message and after the last",
+        "The item {item_key} in {resource} does not belong to this run and was changed.",
+        needs=("items",),
+    ),
+)
+
+
+def run_checks(evidence: Evidence) -> tuple[CheckReport, ...]:
+    """Ask every check, in the order of :data:`CHECKS`. Leaves the views of ``views.sql``.
+
+    A check that fails is reported as crashed and stops no other.
+    """
+    try:
+        _prepare(evidence)
+        broken = None
+    except Exception as error:
+        broken = error
+    return tuple(_ask(check, evidence, broken) for check in CHECKS)
+
+
+def sql_of(name: str) -> str:
+    """The text of ``sql/<name>.sql``."""
+    return (files("analysis") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def _prepare(evidence: Evidence) -> None:
+    run = evidence.run
+    evidence.rows(
+        """
+        CREATE TEMP TABLE facts AS SELECT $ended AS ended, $ended_at::BIGINT AS ended_at,
+            $visibility_timeout_ns AS visibility_timeout_ns,
+            $max_receive_count AS max_receive_count, $drop_poison AS drop_poison,
+            $report_batch_item_failures AS report_batch_item_failures
+        """,
+        {
+            "ended": evidence.ended,
+            "ended_at": run.ended_at,
+            "visibility_timeout_ns": run.visibility_timeout_s * 1_000_000_000,
+            "max_receive_count": run.max_receive_count,
+            "drop_poison": run.expect.poison == "drop",
+            "report_batch_item_failures": run.report_batch_item_failures,
+        },
+    )
+    evidence.rows(sql_of("views"))
+
+
+def _ask(check: Check, evidence: Evidence, broken: Exception | None) -> CheckReport:
+    if broken is None:
+        obstacle = _obstacle(check, evidence)
+        if obstacle is not None:
+            return _report(check, CheckStatus.NOT_OBSERVABLE, note=obstacle)
+        try:
+            rows = evidence.rows(
+                f"SELECT *, count(*) OVER () AS total FROM ({sql_of(check.kind)}\n) "
+                "ORDER BY order_key, message_nos, invocation_ids, call_ids, flags "
+                f"LIMIT {MAX_SHOWN}"
+            )
+            found = tuple(_finding(check, row) for row in rows)
+        except Exception as error:  # whatever it is: the other checks must still be asked
+            broken = error
+        else:
+            status = CheckStatus.FOUND if found else CheckStatus.CLEAN
+            return _report(check, status, rows[0]["total"] if rows else 0, found)
+    return _report(check, CheckStatus.CRASHED, note=f"{type(broken).__name__}: {broken}")
+
+
+def _report(
+    check: Check,
+    status: CheckStatus,
+    count: int = 0,
+    findings: tuple[Finding, ...] = (),
+    note: str | None = None,
+) -> CheckReport:
+    return CheckReport(check.kind, check.question, check.assumption, status, count, findings, note)
+
+
+def _obstacle(check: Check, evidence: Evidence) -> str | None:
+    """Why the evidence cannot answer the check."""
+    run = evidence.run
+    damaged = sorted(evidence.damaged.intersection(check.needs))
+    if damaged:
+        return f"Rows are missing in: {', '.join(damaged)}."
+    if check.after_end and not evidence.ended:
+        return "The run did not come to its end, and the final items were not read."
+    if all(table.role is not TableRole.ORDERS for table in run.tables):
+        return "The run has no table of role orders."
+    if check.needs_results and run.result.processed is None and run.result.duplicate is None:
+        return "[result] names no fields, so results are not attributed."
+    return None
+
+
+def _finding(check: Check, row: dict[str, Any]) -> Finding:
+    return Finding(
+        kind=check.kind,
+        order_key=row["order_key"],
+        explanation=check.sentence.format_map({name: _said(name, row[name]) for name in row}),
+        message_nos=tuple(row["message_nos"]),
+        invocation_ids=tuple(row["invocation_ids"]),
+        call_ids=tuple(row["call_ids"]),
+        flags=tuple(row["flags"]),
+    )
+
+
+def _said(column: str, value: object) -> str:
+    if value is None:
+        return "not known"
+    return short_item(str(value)) if column in _ITEMS else visible(str(value))

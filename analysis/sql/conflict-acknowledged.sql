@@ -1,0 +1,13 @@
+-- A message whose details differ from those stored first for its order was deleted as done.
+-- Which message of an order wins is not planned: the details stored first are the order's,
+-- and any other details conflict with them, whatever the plan called the message.
+--
+-- The last fate of the message decides. One that the handler itself put into the dead-letter
+-- queue is not acknowledged as done.
+SELECT f.order_key, [f.message_no] AS message_nos,
+    CASE WHEN f.last_invocation_id IS NULL THEN [] ELSE [f.last_invocation_id] END
+        AS invocation_ids,
+    CASE WHEN s.call_id IS NULL THEN [] ELSE [s.call_id] END AS call_ids,
+    [] AS flags, f.message_no, f.details AS sent, s.details AS stored
+FROM fates f JOIN stored s USING (order_key)
+WHERE f.fate = 'deleted' AND NOT f.poison AND f.details <> s.details

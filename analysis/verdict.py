@@ -1,0 +1,272 @@
+"""From evidence to a verdict. Judging is a pure function of the run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from analysis.checks import run_checks
+from analysis.errors import EvidenceError
+from analysis.exposure import measure_exposure
+from analysis.findings import (
+    CheckReport,
+    CheckStatus,
+    Counts,
+    Exposure,
+    Rule,
+    Verdict,
+    VerdictWord,
+)
+from analysis.schema import RunStatus
+from analysis.store import Evidence, open_evidence
+from analysis.timing import measure
+
+VERDICT_FILE = "verdict.json"
+
+_COUNTS = """
+WITH orders_writes AS (
+    SELECT i.decision FROM call_items i JOIN run_tables t USING (resource)
+    WHERE t.role = 'orders' AND i.action IN ('put', 'update', 'delete')
+), dead AS (
+    SELECT sqs_message_id, message_no FROM deliveries WHERE queue = 'dlq'
+), settled AS (
+    SELECT message_no FROM deliveries d JOIN acks a USING (delivery_id)
+    WHERE a.outcome = 'deleted' AND message_no IS NOT NULL
+    UNION SELECT message_no FROM dead WHERE message_no IS NOT NULL
+)
+SELECT m.*, d.*, w.*, r.*,
+    (SELECT count(*) FROM invocations) AS invocations,
+    (SELECT count(*) FROM calls) AS calls,
+    (SELECT count(*) FROM acks WHERE outcome = 'deleted') AS deleted,
+    (SELECT count(DISTINCT sqs_message_id) FROM dead) AS dead_lettered,
+    (SELECT count(*) FROM messages ANTI JOIN settled USING (message_no)) AS unsettled,
+    (SELECT count(*) FROM items JOIN run_tables USING (resource)
+        WHERE phase = 'after' AND role = 'orders') AS stored_items
+FROM (
+    SELECT count(*) AS messages, count(accepted_at) AS accepted_messages,
+        count(DISTINCT order_key) FILTER (kind = 'order') AS orders,
+        count(*) FILTER (kind = 'copy') AS copies,
+        count(*) FILTER (kind = 'conflict') AS conflicts,
+        count(*) FILTER (kind = 'poison') AS poison
+    FROM messages
+) m, (
+    SELECT count(*) AS deliveries, count(*) FILTER (receive_count > 1) AS redeliveries
+    FROM deliveries WHERE queue = 'queue'
+) d, (
+    SELECT count(*) FILTER (decision = 'accepted') AS accepted_writes,
+        count(*) FILTER (decision = 'rejected') AS rejected_writes,
+        count(*) FILTER (decision = 'failed') AS failed_writes,
+        count(*) FILTER (decision = 'unknown') AS unknown_writes
+    FROM orders_writes
+) w, (
+    SELECT count(*) FILTER (result = 'processed') AS processed,
+        count(*) FILTER (result = 'duplicate') AS duplicates,
+        count(*) FILTER (result = 'failed') AS failed
+    FROM results
+) r
+"""
+
+_LATE = """
+SELECT count(*) FILTER (sent_at - intended_at > $budget_ns) AS late, count(*) AS sent,
+    coalesce(quantile_disc(sent_at - intended_at, 0.99), 0)::BIGINT AS p99_ns
+FROM messages WHERE sent_at IS NOT NULL
+"""
+
+_OPEN_QUESTIONS = {
+    "unknown-write": "{n} write(s) may or may not have happened",
+    "unknown-before": "{n} accepted write(s) may have replaced an item that is not known",
+    "unrecorded-item": "{n} stored item(s) were written by no recorded call",
+    "unread-call": "{n} call(s) may have written items that were not understood",
+}
+
+
+def judge(run_dir: Path) -> Verdict:
+    """The verdict on a run, finished or not. The same evidence gives the same verdict.
+
+    FAIL with any finding; else INCONCLUSIVE when a rule is not met; else PASS.
+
+    :raises EvidenceError: the directory cannot be read as evidence.
+    """
+    with open_evidence(run_dir) as evidence:
+        (counted,) = evidence.rows(_COUNTS)
+        counts = Counts(**counted)
+        exposure = measure_exposure(evidence)
+        checks = run_checks(evidence)
+        rules = _rules(evidence, counts, exposure, checks)
+        found = [check for check in checks if check.status is CheckStatus.FOUND]
+        failed = [rule for rule in rules if not rule.passed]
+        if found:
+            word = VerdictWord.FAIL
+        elif failed:
+            word = VerdictWord.INCONCLUSIVE
+        else:
+            word = VerdictWord.PASS
+        reasons = [f"{_NO_FINDINGS}: {check.kind} ({check.count})." for check in found]
+        reasons += [
+            f"{rule.name}: {rule.actual}; required: {rule.required}."
+            for rule in failed
+            if rule.name != _NO_FINDINGS
+        ]
+        return Verdict(
+            run_id=evidence.run.run_id,
+            verdict=word,
+            reasons=tuple(reasons),
+            counts=counts,
+            exposure=exposure,
+            rules=rules,
+            checks=checks,
+            timing=measure(evidence),
+            notes=_notes(evidence, checks),
+        )
+
+
+def write_verdict(run_dir: Path, verdict: Verdict) -> Path:
+    """Write ``verdict.json``, whole or not at all; the same verdict gives the same bytes.
+
+    :raises EvidenceError: the file cannot be written.
+    """
+    path = run_dir / VERDICT_FILE
+    unfinished = run_dir / f"{VERDICT_FILE}.tmp"
+    content = msgspec.json.format(msgspec.json.encode(verdict), indent=2) + b"\n"
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except OSError as error:
+        raise EvidenceError(
+            f"{path}: cannot be written ({error.strerror or error}). "
+            "Free some space or make the directory writable, then judge the run again."
+        ) from error
+    return path
+
+
+def read_verdict(path: Path) -> Verdict:
+    """A verdict written before: ``verdict.json``, or the run directory that holds it.
+
+    :raises EvidenceError: there is no verdict that can be read.
+    """
+    if path.is_dir():
+        path = path / VERDICT_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Verdict)
+    except OSError as error:
+        raise EvidenceError(
+            f"{path}: cannot be read ({error.strerror or error}). Judge the run first."
+        ) from error
+    except msgspec.DecodeError as error:
+        raise EvidenceError(f"{path}: is not a verdict ({error}). Judge the run again.") from error
+
+
+# --- rules ----------------------------------------------------------------------------
+
+_NO_FINDINGS = "findings"
+
+
+def _rules(
+    evidence: Evidence, counts: Counts, exposure: Exposure, checks: tuple[CheckReport, ...]
+) -> tuple[Rule, ...]:
+    run = evidence.run
+    rules = [
+        _findings_rule(checks),
+        _exposure_rule(exposure, run.expect.contended_orders),
+        _drained_rule(evidence, counts),
+        Rule(
+            "sending",
+            counts.accepted_messages == counts.messages,
+            "every message accepted by the queue",
+            f"{counts.accepted_messages} of {counts.messages} accepted",
+        ),
+    ]
+    if run.plan.rate_per_s is not None:
+        rules.append(_lag_rule(evidence, run.expect.send_lag_s))
+    rules.append(_evidence_rule(evidence))
+    crashed = [check.kind for check in checks if check.status is CheckStatus.CRASHED]
+    rules.append(
+        Rule(
+            "checks",
+            not crashed,
+            "every check ran",
+            f"crashed: {', '.join(crashed)}" if crashed else f"{len(checks)} checks ran",
+        )
+    )
+    if not crashed:
+        rules.append(_resolved_rule(evidence))
+    return tuple(rules)
+
+
+def _findings_rule(checks: tuple[CheckReport, ...]) -> Rule:
+    found = [f"{check.kind} {check.count}" for check in checks if check.count]
+    return Rule(_NO_FINDINGS, not found, "none", ", ".join(found) or "none")
+
+
+def _exposure_rule(exposure: Exposure, minimum: float) -> Rule:
+    contended, contestable = exposure.contended_orders, exposure.contestable_orders
+    share = contended / contestable if contestable else 0.0
+    return Rule(
+        "exposure",
+        share >= minimum,
+        f"copies overlapped in at least {minimum:.1%} of the orders with several messages",
+        f"{contended} of {contestable} ({share:.1%}), {exposure.overlapping_pairs} pairs",
+    )
+
+
+def _drained_rule(evidence: Evidence, counts: Counts) -> Rule:
+    run = evidence.run
+    ends = {
+        RunStatus.FINISHED: "finished",
+        RunStatus.RUNNING: "still running, or killed",
+        RunStatus.INTERRUPTED: "interrupted",
+        RunStatus.NOT_DRAINED: "stopped at the drain limit",
+        RunStatus.FAILED: f"ended by an error: {run.error or 'not recorded'}",
+    }
+    parts = [ends[run.status], f"{counts.unsettled} of {counts.messages} messages not settled"]
+    return Rule(
+        "drained",
+        run.status is RunStatus.FINISHED and counts.unsettled == 0,
+        "the run finished and every message was deleted or dead-lettered",
+        ", ".join(parts + list(run.left_over)),
+    )
+
+
+def _lag_rule(evidence: Evidence, budget_s: float) -> Rule:
+    (row,) = evidence.rows(_LATE, {"budget_ns": round(budget_s * 1e9)})
+    return Rule(
+        "send lag",
+        row["late"] * 100 <= row["sent"],
+        f"99 % of the messages sent within {budget_s:g} s of their time",
+        f"{row['late']} of {row['sent']} later, 99 % within {row['p99_ns'] / 1e9:.3f} s",
+    )
+
+
+def _evidence_rule(evidence: Evidence) -> Rule:
+    return Rule(
+        "evidence",
+        not evidence.notes,
+        "no row of the evidence missing",
+        " ".join(evidence.notes) or "complete",
+    )
+
+
+def _resolved_rule(evidence: Evidence) -> Rule:
+    rows = evidence.rows("SELECT question, count(*) AS n FROM unresolved GROUP BY question")
+    counted = {row["question"]: row["n"] for row in rows}
+    open_questions = [
+        text.format(n=counted[question])
+        for question, text in _OPEN_QUESTIONS.items()
+        if question in counted
+    ]
+    return Rule(
+        "resolved",
+        not open_questions,
+        "the evidence settles what every write did",
+        "; ".join(open_questions) or "all settled",
+    )
+
+
+def _notes(evidence: Evidence, checks: tuple[CheckReport, ...]) -> tuple[str, ...]:
+    unseen = [
+        f"{check.kind} could not be judged: {check.note}"
+        for check in checks
+        if check.status is CheckStatus.NOT_OBSERVABLE
+    ]
+    return (*evidence.notes, *unseen)

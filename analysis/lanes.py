@@ -306,7 +306,7 @@ def order_lanes(evidence: Evidence, order_key: str, focus: Sequence[int] = ()) -
         lanes_left_out=total - len(lanes),
         messages=len(messages),
         overlaps=_overlaps([lane.window for lane in lanes]),
-        axis=_axis(lanes),
+        axis=lanes_axis(lanes),
     )
 
 
@@ -472,7 +472,7 @@ def _overlaps(windows: list[tuple[int, int] | None]) -> tuple[tuple[int, int], .
     return tuple(stretches)
 
 
-def _axis(lanes: tuple[Lane, ...]) -> Axis:
+def lanes_axis(lanes: tuple[Lane, ...]) -> Axis:
     """Busy stretches side by side; idle ones between are cut when they would rule the drawing."""
     busy: list[list[int]] = []
     for lane in sorted(lanes, key=lambda lane: lane.received_ns):

@@ -377,6 +377,7 @@ def _embedded(svg: str, name: str, label: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<title>.*?</title>", "", svg, flags=re.DOTALL)
+    svg = svg.replace("xlink:href", "href")
     svg = _BACKGROUND.sub("", svg)
     svg = re.sub(
         r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>",

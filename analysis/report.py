@@ -8,7 +8,8 @@ is bounded, made visible (:func:`analysis.text.visible`) and escaped by the temp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -17,6 +18,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from analysis.errors import UsageError
 from analysis.findings import CheckReport, CheckStatus, Counts, Finding, Verdict
 from analysis.junit import write_junit
 from analysis.lanes import (
@@ -69,9 +71,10 @@ def render_report(run_dir: Path, now: Callable[[], datetime] = _utc_now) -> Path
     """Render ``report.html`` and ``plots/`` again from the evidence and ``verdict.json``.
 
     :raises EvidenceError: the run directory cannot be read, or was never judged.
+    :raises UsageError: the run directory cannot be written.
     """
     verdict = read_verdict(run_dir)
-    with open_evidence(run_dir) as evidence:
+    with _writable(run_dir), open_evidence(run_dir) as evidence:
         return _render(evidence, verdict, run_dir, render_plots(evidence, run_dir), now)
 
 
@@ -81,13 +84,25 @@ def write_outputs(
     """Write plots, ``report.html``, ``junit.xml`` and ``summary.md`` of a judged run.
 
     :raises EvidenceError: the run directory cannot be read.
+    :raises UsageError: the run directory cannot be written.
     """
-    with open_evidence(run_dir) as evidence:
-        plots = render_plots(evidence, run_dir)
-        report = _render(evidence, verdict, run_dir, plots, now)
-    return Outputs(
-        report, write_junit(run_dir, verdict), write_summary(run_dir, verdict), tuple(plots)
-    )
+    with _writable(run_dir):
+        junit, summary = write_junit(run_dir, verdict), write_summary(run_dir, verdict)
+        with open_evidence(run_dir) as evidence:
+            plots = render_plots(evidence, run_dir)
+            report = _render(evidence, verdict, run_dir, plots, now)
+    return Outputs(report, junit, summary, tuple(plots))
+
+
+@contextmanager
+def _writable(run_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or run_dir}: cannot be written ({error.strerror or error}). Free some"
+            f" space or make the directory writable, then run: loadtest report {run_dir}"
+        ) from error
 
 
 # --- what the templates are given -------------------------------------------------------

@@ -418,9 +418,9 @@ def _order_shape(
             continue
         generator = _section(FieldSection, value, f"order.{name}", problems)
         fields[name] = generator.field() if generator else None
-    if "key" in own:
-        members = ", ".join(f'"{name}": {{{name}}}' for name in [own["key"], *fields])
-        own.setdefault("body", f"{{{members}}}")
+    names = [own["key"], *fields] if "key" in own else [*fields]
+    members = ", ".join(f'"{name}": {{{name}}}' for name in names)
+    own.setdefault("body", f"{{{members}}}")
     section = _section(OrderSection, own, "order", problems)
     if section is None or not _fields_fit(section, fields, problems):
         return None

@@ -47,7 +47,7 @@ class HandlerSettings(Section):
     handler: str
     timeout_s: float = Field(3.0, alias="timeout", gt=0, le=900)
     """Lambda's own default and highest value."""
-    environment: Mapping[str, str] = Field(repr=False)
+    environment: Mapping[str, str] = Field({}, repr=False)
     """May hold secrets: not for run.json, logs or messages."""
 
     @field_validator("code")

@@ -97,11 +97,14 @@ class Lane:
 
     @property
     def window(self) -> tuple[int, int] | None:
-        """From the first call sent to the last one answered; ``None`` without a call."""
+        """From the first call sent to the last one answered; ``None`` without a call.
+
+        A call without an answer lasts until the invocation ended, if that is known.
+        """
         if not self.calls:
             return None
-        ends = [call.answered_ns for call in self.calls if call.answered_ns is not None]
-        return self.calls[0].sent_ns, max([self.calls[0].sent_ns, *ends])
+        ends = [call.answered_ns or self.ended_ns or call.sent_ns for call in self.calls]
+        return self.calls[0].sent_ns, max(ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +168,35 @@ class Lanes:
         return sorted(pairs, key=lambda pair: (pair[1].sent_ns, pair[1].call_id))
 
 
-_PAIRS = """
+# Overlaps of each order of two or more messages, by the definition of analysis/exposure.py:
+# closed intervals, a call without an answer lasts until its invocation ended, poison left out.
+# One sweep over the starts and ends of call windows; `pairs` 0 and `most` 0 without any call.
+_OVERLAPS = """
 WITH windows AS (
-    SELECT m.order_key, c.invocation_id, min(c.sent_at) AS first,
-        max(coalesce(c.answered_at, c.sent_at)) AS last
-    FROM calls c
-    JOIN (SELECT DISTINCT invocation_id, message_no FROM deliveries
-          WHERE invocation_id IS NOT NULL AND message_no IS NOT NULL) d USING (invocation_id)
-    JOIN messages m USING (message_no)
-    GROUP BY m.order_key, c.invocation_id
-), pairs AS (
-    SELECT a.order_key, count(*) AS pairs
-    FROM windows a JOIN windows b ON a.order_key = b.order_key
-        AND a.invocation_id < b.invocation_id AND a.first <= b.last AND b.first <= a.last
-    GROUP BY a.order_key
+    SELECT c.invocation_id, min(c.sent_at) AS first_at,
+        max(greatest(c.sent_at, coalesce(c.answered_at, i.ended_at))) AS last_at
+    FROM calls c JOIN invocations i USING (invocation_id)
+    GROUP BY c.invocation_id
+), intervals AS (
+    SELECT DISTINCT m.order_key, w.*
+    FROM deliveries d JOIN messages m USING (message_no) JOIN windows w USING (invocation_id)
+    WHERE d.queue = 'queue' AND m.kind <> 'poison'
+), events AS (
+    SELECT order_key, first_at AS moment, 1 AS step FROM intervals
+    UNION ALL SELECT order_key, last_at, -1 FROM intervals
+), sweep AS (
+    SELECT order_key, step, sum(step) OVER (
+        PARTITION BY order_key ORDER BY moment, step DESC ROWS UNBOUNDED PRECEDING
+    ) AS active
+    FROM events
+), swept AS (
+    SELECT order_key, sum(active - 1) AS pairs, max(active) AS most
+    FROM sweep WHERE step = 1 GROUP BY order_key
+), order_overlaps AS (
+    SELECT m.order_key, coalesce(any_value(s.pairs), 0)::BIGINT AS pairs,
+        coalesce(any_value(s.most), 0)::BIGINT AS most
+    FROM messages m LEFT JOIN swept s USING (order_key)
+    WHERE m.kind <> 'poison' GROUP BY m.order_key HAVING count(*) > 1 OR max(s.pairs) > 0
 )
 """
 
@@ -225,9 +243,11 @@ ORDER BY c.sent_at, c.call_id
 
 
 def most_contended(evidence: Evidence, n: int) -> list[str]:
-    """The keys of the ``n`` orders with most overlapping pairs; ties by key."""
+    """The keys of the ``n`` orders with most overlapping pairs; ties by key, last one first."""
     rows = evidence.rows(
-        _PAIRS + "SELECT order_key FROM pairs ORDER BY pairs DESC, order_key LIMIT $n", {"n": n}
+        _OVERLAPS + "SELECT order_key FROM order_overlaps WHERE pairs > 0"
+        " ORDER BY pairs DESC, order_key DESC LIMIT $n",
+        {"n": n},
     )
     return [row["order_key"] for row in rows]
 
@@ -235,31 +255,19 @@ def most_contended(evidence: Evidence, n: int) -> list[str]:
 def overlap_counts(evidence: Evidence) -> dict[int, int]:
     """How many orders of two or more messages had 0, 1, 2, ... overlapping pairs."""
     rows = evidence.rows(
-        _PAIRS + "SELECT coalesce(p.pairs, 0) AS pairs, count(*) AS orders FROM"
-        " (SELECT order_key FROM messages GROUP BY order_key HAVING count(*) > 1) m"
-        " LEFT JOIN pairs p USING (order_key) GROUP BY 1 ORDER BY 1"
+        _OVERLAPS
+        + "SELECT pairs, count(*) AS orders FROM order_overlaps GROUP BY pairs ORDER BY pairs"
     )
     return {row["pairs"]: row["orders"] for row in rows}
 
 
 def in_flight_counts(evidence: Evidence) -> dict[int, int]:
-    """How many orders of two or more messages had at most 1, 2, ... call windows open at once.
-
-    The most is reached at a moment when a window opens, so those are the moments looked at.
-    """
+    """How many orders of two or more messages had at most 0, 1, ... call windows open at once."""
     rows = evidence.rows(
-        _PAIRS
-        + """, depths AS (
-            SELECT a.order_key, a.invocation_id, count(*) AS depth
-            FROM windows a JOIN windows b ON a.order_key = b.order_key
-                AND a.first BETWEEN b.first AND b.last
-            GROUP BY a.order_key, a.invocation_id
-        ), most AS (SELECT order_key, max(depth) AS depth FROM depths GROUP BY order_key)
-        SELECT depth, count(*) AS orders FROM most
-        WHERE order_key IN (SELECT order_key FROM messages GROUP BY order_key HAVING count(*) > 1)
-        GROUP BY depth ORDER BY depth"""
+        _OVERLAPS
+        + "SELECT most, count(*) AS orders FROM order_overlaps GROUP BY most ORDER BY most"
     )
-    return {row["depth"]: row["orders"] for row in rows}
+    return {row["most"]: row["orders"] for row in rows}
 
 
 def order_lanes(evidence: Evidence, order_key: str, focus: Sequence[int] = ()) -> Lanes:

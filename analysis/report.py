@@ -18,7 +18,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.errors import UsageError
+from analysis.errors import EvidenceError
 from analysis.findings import CheckReport, CheckStatus, Counts, Finding, Verdict
 from analysis.junit import write_junit
 from analysis.lanes import (
@@ -70,8 +70,7 @@ def _utc_now() -> datetime:
 def render_report(run_dir: Path, now: Callable[[], datetime] = _utc_now) -> Path:
     """Render ``report.html`` and ``plots/`` again from the evidence and ``verdict.json``.
 
-    :raises EvidenceError: the run directory cannot be read, or was never judged.
-    :raises UsageError: the run directory cannot be written.
+    :raises EvidenceError: the run directory cannot be read or written, or was never judged.
     """
     verdict = read_verdict(run_dir)
     with _writable(run_dir), open_evidence(run_dir) as evidence:
@@ -83,8 +82,7 @@ def write_outputs(
 ) -> Outputs:
     """Write plots, ``report.html``, ``junit.xml`` and ``summary.md`` of a judged run.
 
-    :raises EvidenceError: the run directory cannot be read.
-    :raises UsageError: the run directory cannot be written.
+    :raises EvidenceError: the run directory cannot be read or written.
     """
     with _writable(run_dir):
         junit, summary = write_junit(run_dir, verdict), write_summary(run_dir, verdict)
@@ -99,7 +97,7 @@ def _writable(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(
+        raise EvidenceError(
             f"{error.filename or run_dir}: cannot be written ({error.strerror or error}). Free some"
             f" space or make the directory writable, then run: loadtest report {run_dir}"
         ) from error

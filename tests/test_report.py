@@ -14,7 +14,7 @@ import matplotlib
 import msgspec
 import pytest
 
-from analysis.errors import EvidenceError, UsageError
+from analysis.errors import EvidenceError
 from analysis.findings import (
     MAX_SHOWN,
     CheckReport,
@@ -261,7 +261,7 @@ def test_a_run_that_was_never_judged_is_refused(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, Sample(orders=2))
     (run_dir / "plots").write_text("a file where the directory belongs")
-    with pytest.raises(UsageError, match=r"plots: cannot be written .* loadtest report"):
+    with pytest.raises(EvidenceError, match=r"plots: cannot be written .* loadtest report"):
         write_outputs(run_dir, verdict_of(run_dir))
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from analysis.exposure import measure_exposure
 from analysis.findings import Quantiles, Timing
 from analysis.lanes import (
     MOST_LANES,
@@ -296,6 +297,20 @@ def test_call_windows_that_touch_overlap(tmp_path: Path) -> None:
         assert overlap_counts(evidence) == {1: 1}
         assert in_flight_counts(evidence) == {2: 1}
         assert most_contended(evidence, 5) == ["a"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 16])
+def test_overlaps_agree_with_the_exposure_of_the_verdict(tmp_path: Path, concurrency: int) -> None:
+    run_dir = write_run(tmp_path, Sample(orders=80, conflicts=0.3, concurrency=concurrency))
+    with open_evidence(run_dir) as evidence:
+        exposure = measure_exposure(evidence)
+        pairs, most = overlap_counts(evidence), in_flight_counts(evidence)
+        busiest = most_contended(evidence, 1)
+    assert sum(number * orders for number, orders in pairs.items()) == exposure.overlapping_pairs
+    assert sum(pairs.values()) == sum(most.values()) == exposure.contestable_orders == 80
+    assert pairs.get(0, 0) == 80 - exposure.contended_orders
+    assert max(most) == exposure.most_in_flight
+    assert busiest == ([exposure.busiest_order] if exposure.busiest_order else [])
 
 
 def test_orders_without_overlap_are_counted_as_zero(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def _read_file(path: Path, label: str) -> _Source | None:
         raise UsageError(f"{label}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{label}: is not UTF-8 text, as TOML must be") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also for a number of too many digits
         raise UsageError(f"{label}: is not valid TOML: {error}") from error
     if path.name != "pyproject.toml":
         return _Source(label, "", path.parent, data)
@@ -277,10 +277,10 @@ def _checked(data: dict[str, Any], problems: _Problems) -> Settings | None:
 
     # From the data: one broken key of a section must not hide this.
     timeout_s = handler_data.get("timeout", HandlerSettings.model_fields["timeout_s"].default)
-    if _is_number(timeout_s):
+    if _is_time_s(timeout_s):
         queue_data.setdefault("visibility_timeout", math.ceil(timeout_s) + 1)
         visibility_s = queue_data["visibility_timeout"]
-        if _is_number(visibility_s) and timeout_s > visibility_s:
+        if _is_time_s(visibility_s) and timeout_s > visibility_s:
             problems.add(
                 "queue.visibility_timeout",
                 f"must be at least handler.timeout, {timeout_s:g} s, or AWS refuses the "
@@ -312,8 +312,9 @@ def _checked(data: dict[str, Any], problems: _Problems) -> Settings | None:
     return Settings(handler, queue, valid_tables, order, result, load, expect)
 
 
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_time_s(value: object) -> TypeGuard[int | float]:
+    """Whether it can be reckoned with; its range is the section's matter."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e6
 
 
 def _table(data: Mapping[str, Any], name: str, problems: _Problems) -> dict[str, Any]:

@@ -24,6 +24,9 @@ from loadtest.plan import Arrangement
 _MAX_TEXT = 100_000
 """Characters of one text field; DynamoDB stores items up to 400 KB."""
 
+_MAX_NUMBER = 10**38
+"""DynamoDB keeps 38 digits of a number."""
+
 
 def shown(value: object) -> str:
     """A value for a message, shortened."""
@@ -92,7 +95,7 @@ class ResultSettings(Section):
 def _rate(value: object) -> float | None:
     if value == "max":
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e9:
         raise ValueError(f'must be "max" or a number of messages a second (got {shown(value)})')
     return float(value)
 
@@ -152,7 +155,7 @@ class FieldSection(Section):
     def _decimal(cls, value: object) -> orders.NumberRange:
         match value:
             case [int() | float() as lo, int() | float() as hi, int() as places] if (
-                not _has_bool(value) and math.isfinite(lo) and math.isfinite(hi) and places >= 0
+                not _has_bool(value) and places >= 0 and abs(lo) < math.inf and abs(hi) < math.inf
             ):
                 # The shortest text of a float is the number as it stands in the file.
                 low, high = (Fraction(str(bound)) * 10 ** min(places, 38) for bound in (lo, hi))
@@ -168,7 +171,7 @@ class FieldSection(Section):
             texts = all(isinstance(entry, str) for entry in value)
             booleans = all(isinstance(entry, bool) for entry in value)
             numbers = not _has_bool(value) and all(
-                isinstance(entry, int | float) and math.isfinite(entry) for entry in value
+                isinstance(entry, int | float) and abs(entry) < _MAX_NUMBER for entry in value
             )
             if texts or booleans or numbers:
                 return orders.Choice(tuple(value))
@@ -207,6 +210,6 @@ def _has_bool(values: Sequence[object]) -> bool:
 def _number_range(lo: int, hi: int, places: int, value: object) -> orders.NumberRange:
     if lo > hi:
         raise ValueError(f"the lowest must not be above the highest (got {shown(value)})")
-    if max(abs(lo), abs(hi)) + 1 >= 10**38 or places > 38:
+    if max(abs(lo), abs(hi)) + 1 >= _MAX_NUMBER or places > 38:
         raise ValueError(f"DynamoDB keeps 38 digits of a number (got {shown(value)})")
     return orders.NumberRange(lo, hi, places)

@@ -540,6 +540,27 @@ def test_a_syntax_error_is_named_with_its_line(tmp_path: Path) -> None:
     assert "line 2" in problem
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[handler]\ntimeout = HUGE",
+        "[queue]\nvisibility_timeout = HUGE",
+        "[load]\nrate = HUGE",
+        "[load]\nconflicts = HUGE",
+        "[load]\nseed = HUGE",
+        ORDER + "n = { choice = [HUGE] }",
+        ORDER + "n = { decimal = [1, HUGE, 0] }",
+        ORDER + "n = { decimal = [1, 2, HUGE] }",
+        ORDER + "n = { integer = [1, HUGE] }",
+        ORDER + "n = { text = [1, HUGE] }",
+    ],
+)
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_number_beyond_all_bounds_is_one_problem(tmp_path: Path, text: str, digits: int) -> None:
+    (problem,) = problems_of(text.replace("HUGE", "9" * digits), tmp_path)
+    assert problem.startswith("loadtest.toml: ")
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^no\.toml: cannot be read: No such file or directory$"):
         load_settings(Path("no.toml"), {}, tmp_path)

@@ -37,8 +37,8 @@ class Signer:
     ) -> dict[str, str]:
         """The headers with this signature in place of the one they carry.
 
-        ``headers`` must hold the ``Host`` that will be sent. Where they state the hash of
-        the body (``X-Amz-Content-SHA256``), it is taken over and ``body`` is not looked at.
+        The host signed is that of ``url``. Where the headers state the hash of the body
+        (``X-Amz-Content-SHA256``), it is taken over and ``body`` is not looked at.
         """
         request = AWSRequest(method=method, url=url, headers=dict(headers), data=body)
         auth = _S3Auth if service == "s3" else SigV4Auth

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import itertools
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -683,15 +684,16 @@ class Upstream:
 
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
+        self.head = self.body = b""  # of the last request
         self.asked = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        for line in head.lower().split(b"\r\n"):
+        self.head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        for line in self.head.split(b"\r\n"):
             if line.startswith(b"content-length:"):
-                await reader.readexactly(int(line.partition(b":")[2]))
+                self.body = await reader.readexactly(int(line.partition(b":")[2]))
         self.asked.set()
         await self.may_answer.wait()
         writer.write(self.answer)
@@ -866,6 +868,68 @@ async def test_a_body_in_chunks_is_understood(tmp_path: Path) -> None:
         assert lab.last_items[0].after == item_text(order("a", 1))
 
 
+async def ask(door: str, request: bytes) -> bytes:
+    """One raw request, and everything that comes back."""
+    reader, writer = await connect(door)
+    writer.write(request)
+    reply = await reader.read()
+    writer.close()
+    return reply
+
+
+async def test_compressed_bodies_go_through_as_they_are(tmp_path: Path) -> None:
+    packed = gzip.compress(b"hello", mtime=0)
+    upstream = Upstream(
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s"
+        % (len(packed), packed)
+    )
+    async with lab_before(upstream, tmp_path) as lab:
+        reply = await ask(
+            lab.door,
+            b"POST /x HTTP/1.1\r\nHost: x\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\n"
+            b"Accept-Encoding: gzip\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(packed), packed),
+        )
+        assert upstream.body == packed
+        assert b"accept-encoding: gzip" in upstream.head
+        assert b"x-hop" not in upstream.head
+        assert b"user-agent" not in upstream.head
+        assert b"Content-Encoding: gzip" in reply
+        assert reply.endswith(packed)
+
+
+async def test_a_reply_that_must_be_read_is_asked_for_uncompressed(tmp_path: Path) -> None:
+    upstream = Upstream(answer("200 OK", b"{}"))
+    async with lab_before(upstream, tmp_path) as lab:
+        request = raw_put(lab.door).replace(
+            b"Host:", b"Connection: close\r\nAccept-Encoding: gzip\r\nHost:"
+        )
+        assert (await ask(lab.door, request)).startswith(b"HTTP/1.1 200 OK")
+        assert b"accept-encoding: identity" in upstream.head
+
+
+async def test_redirects_are_for_the_handler_to_follow(tmp_path: Path) -> None:
+    upstream = Upstream(
+        b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://x/\r\nContent-Length: 0\r\n\r\n"
+    )
+    async with lab_before(upstream, tmp_path) as lab:
+        reply = await ask(lab.door, b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert reply.startswith(b"HTTP/1.1 307 Temporary Redirect\r\n")
+        assert b"Location: http://x/\r\n" in reply
+
+
+async def test_a_long_reply_that_breaks_off_is_not_made_to_look_whole(tmp_path: Path) -> None:
+    upstream = Upstream(answer("200 OK", b"x" * 2_000_000, length=3_000_000))
+    async with lab_before(upstream, tmp_path) as lab:
+        reply = await ask(lab.door, b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b"Content-Length: 3000000\r\n" in reply
+        assert len(reply) < 3_000_000
+        assert (lab.last.decision, lab.last.error_code) == (
+            Decision.UNKNOWN,
+            "ConnectionClosedError",
+        )
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 async def test_without_evidence_the_handler_gets_no_further(tmp_path: Path) -> None:
     (tmp_path / "evidence").mkdir()
@@ -935,6 +999,7 @@ async def test_what_was_signed_is_signed_again_with_the_runs_own_credentials(
         s3.close()
     assert upstream.right == [True] * 7
     assert {request.host for request in upstream.seen} == {host}
+    assert upstream.seen[-1].content_length == 2_000_000  # streamed, not in chunks
     listener.close()
     await server.shutdown(1)
 

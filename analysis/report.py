@@ -220,16 +220,18 @@ def _render(
         drawing = draw(key, finding) if drawn and key is not None else None
         return Shown(finding, _ids(finding), drawing, None if key is None else anchors.get(key))
 
-    found = [
-        Group(
-            check,
-            tuple(show(finding, drawn=True) for finding in check.findings[:DRAWN_PER_KIND]),
-            tuple(show(finding, drawn=False) for finding in check.findings[DRAWN_PER_KIND:]),
-            check.count - len(check.findings),
-        )
-        for check in verdict.checks
-        if check.status is CheckStatus.FOUND
-    ]
+    found = []
+    for check in verdict.checks:
+        if check.status is CheckStatus.FOUND:
+            first, others = _first_of_orders(check.findings)
+            found.append(
+                Group(
+                    check,
+                    tuple(show(finding, drawn=True) for finding in first),
+                    tuple(show(finding, drawn=False) for finding in others),
+                    check.count - len(check.findings),
+                )
+            )
     contended, above = [], []
     for key in most_contended(evidence, CONTENDED):
         drawing = draw(key)
@@ -265,6 +267,18 @@ def _render(
     path = run_dir / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
+
+
+def _first_of_orders(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """One finding each of the first :data:`DRAWN_PER_KIND` orders, and all the others."""
+    first: list[Finding] = []
+    others: list[Finding] = []
+    for finding in findings:
+        new = finding.order_key is None or finding.order_key not in {
+            drawn.order_key for drawn in first
+        }
+        (first if new and len(first) < DRAWN_PER_KIND else others).append(finding)
+    return first, others
 
 
 @cache

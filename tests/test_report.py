@@ -210,6 +210,21 @@ def test_a_failed_run_tells_kind_count_ids_and_lanes(failed: tuple[Path, Page, s
     assert page.text.count("(in the finding)") == rings
 
 
+def test_lanes_are_drawn_for_different_orders_and_each_order_once(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, Sample(orders=60, overwrites=8))
+    one_each = overwrites(run_dir)[:2]
+    many = [replace(one_each[0], explanation=f"Again {number}.") for number in range(5)]
+    verdict = verdict_of(
+        run_dir,
+        found(FindingKind.OVERWRITE, [one_each[0], *many, one_each[1]]),
+        found(FindingKind.DOUBLE_ACCEPT, [replace(many[0], kind=FindingKind.DOUBLE_ACCEPT)]),
+    )
+    _, page, text = outputs_of(run_dir, verdict)
+    assert [text.count(f"<code>{finding.order_key}</code>") for finding in one_each] == [1, 1]
+    assert page.text.count("The lanes of this order are drawn above.") == 1
+    assert "5 more findings of this kind, in words" in page.text
+
+
 def test_a_clean_run_shows_its_most_contended_orders(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, Sample(orders=60, rate_per_s=400))
     outputs, page, text = outputs_of(run_dir, verdict_of(run_dir))

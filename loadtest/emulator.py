@@ -34,6 +34,9 @@ class Emulator:
         self._log = BoundedLog(self._directory / "emulator.log")
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
+            # Inherited by its connections. The child cannot tell that this is TCP and would
+            # leave it off: every reply then waits 40 ms for a delayed acknowledgement.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # The child inherits a socket that already listens: no port can be taken in
             # between, and a first request waits in its backlog until the child answers.
             self._child = await self._processes.start(

@@ -264,9 +264,9 @@ def _finding(check: Check, row: dict[str, Any]) -> Finding:
         kind=check.kind,
         order_key=row["order_key"],
         explanation=check.sentence.format_map({name: _said(name, row[name]) for name in row}),
-        message_nos=tuple(row["message_nos"]),
-        invocation_ids=tuple(row["invocation_ids"]),
-        call_ids=tuple(row["call_ids"]),
+        message_nos=tuple(row["message_nos"] or ()),
+        invocation_ids=tuple(row["invocation_ids"] or ()),
+        call_ids=tuple(row["call_ids"] or ()),
         flags=tuple(row["flags"]),
     )
 

@@ -9,7 +9,8 @@ lines). Beside them stand what ``run.json`` says about the store:
 ``details(item)``
     only the attributes that carry the order's details, as canonical text; NULL for no item.
     Two items have the same details exactly when these texts are equal. A missing attribute
-    is left out, which an attribute of type NULL is not.
+    is left out, which an attribute of type NULL is not. The attribute that is the table's
+    key is left out too: it says which order, and may do so in its own way (``ORDER#1``).
 ``item_order_key(item)``
     the text of the attribute that holds the order key, NULL when the item has none
 ``key_text(resource, item_key)`` and ``sort_text(resource, item_key)``
@@ -37,7 +38,16 @@ import duckdb
 import msgspec
 
 from analysis.errors import EvidenceError
-from analysis.schema import NO_ITEM, SCHEMA_VERSION, TABLES, Row, RunInfo, RunStatus, TableInfo
+from analysis.schema import (
+    NO_ITEM,
+    SCHEMA_VERSION,
+    TABLES,
+    Row,
+    RunInfo,
+    RunStatus,
+    TableInfo,
+    TableRole,
+)
 
 RUN_FILE = "run.json"
 EVIDENCE_DIRECTORY = "evidence"
@@ -352,9 +362,15 @@ def _describe_store(connection: duckdb.DuckDBPyConnection, run: RunInfo) -> None
             "INSERT INTO run_tables VALUES (?, ?, ?, ?)",
             (table.name, str(table.role), table.key, table.sort),
         )
+    keys = {
+        name
+        for table in run.tables
+        if table.role is TableRole.ORDERS
+        for name in (table.key, table.sort)
+    }
     parts = ", ".join(
         f"{_text(msgspec.json.encode(name).decode() + ':')} || {_member('item', name)}"
-        for name in sorted(set(run.order.attributes.values()))
+        for name in sorted(set(run.order.attributes.values()) - keys)
     )
     key_attribute = run.order.attributes.get(run.order.key, run.order.key)
     macros = {

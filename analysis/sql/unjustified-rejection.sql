@@ -26,8 +26,8 @@ WITH causes AS (
         AND (w.role = 'guard' OR w.order_key = o.order_key OR w.order_key IS NULL)
     GROUP BY o.order_key
     UNION ALL
-    SELECT order_key, min(sent_at) FROM writes
-    WHERE decision IN ('accepted', 'unknown') AND order_key IS NOT NULL GROUP BY order_key
+    SELECT key_text(resource, item_key) AS order_key, min(first_sent_at) FROM causes
+    GROUP BY ALL
 ), stored_before AS (
     SELECT order_key FROM finals WHERE item_before IS NOT NULL AND order_key IS NOT NULL
 ), reported AS (

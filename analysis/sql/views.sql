@@ -147,7 +147,7 @@ LEFT JOIN planned_keys s ON s.order_key = sort_text(f.resource, f.item_key)
 WHERE f.phase = 'after' AND t.role IN ('orders', 'guard') AND (SELECT ended FROM facts);
 
 -- The details stored first are the order's: every message with them is a copy, every other
--- one a conflict.
+-- one a conflict. Details that no message carries make a phantom-write, not an order.
 CREATE TEMP TABLE stored AS
 WITH images AS (
     SELECT order_key, details_after AS details, over_at AS stored_at, call_id FROM inserts
@@ -157,6 +157,7 @@ WITH images AS (
     WHERE role = 'orders' AND order_key IS NOT NULL AND NOT poison AND complete
 )
 SELECT order_key, details, stored_at, call_id FROM images
+SEMI JOIN planned USING (order_key, details)
 QUALIFY row_number() OVER (PARTITION BY order_key ORDER BY stored_at, call_id, details) = 1;
 
 -- Fates --------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from analysis.lanes import in_flight_counts, overlap_counts
 from analysis.store import Evidence
 from analysis.text import milliseconds
-from analysis.timing import DURATIONS, bin_width_ns, durations_params, rates
+from analysis.timing import DURATIONS, bin_width_ns, durations_params, phases, rates
 
 PALETTE = {
     # name: (light, dark). Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), darkened or
@@ -116,71 +116,80 @@ _Drawn = tuple[Figure, str, str, str]  # figure, name, title, caption
 
 
 def _over_time(evidence: Evidence) -> _Drawn | None:
-    data = rates(evidence)
-    if data is None:
+    spans = phases(evidence)
+    if not spans:
         return None
-    bin_s = data.bin_ns / 1e9
-    figure, (top, bottom) = _figure(2, 4.3)
-    known = {rate.name: [count / bin_s for count in rate.counts] for rate in data.series}
-    for axes, names in (
-        (top, ("sent", "received")),
-        (bottom, ("accepted", "rejected", "failed", "unknown")),
-    ):
-        for name in names:
-            if name in known:
-                times = [(index + 0.5) * bin_s for index in range(len(known[name]))]
-                _line(axes, name, times, known[name])
-        axes.set_ylim(bottom=0)
-        _legend(axes)
-    top.set_ylabel("messages/s")
-    bottom.set_ylabel("writes/s")
-    bottom.set_xlabel("seconds since the first send")
+    origin = spans[0][0]
+    figure, (top, bottom) = _timed_figure(len(spans), ("messages/s", "writes/s"), 4.3)
+    widths = []
+    for column, (first, last) in enumerate(spans):
+        data = rates(evidence, first, last)
+        bin_s = data.bin_ns / 1e9
+        widths.append(f"{milliseconds(data.bin_ns)} ms")
+        for rate in data.series:
+            axes = (top if rate.name in ("sent", "received") else bottom)[column]
+            start_s = (first - origin) / 1e9 + bin_s / 2
+            times = [start_s + index * bin_s for index in range(len(rate.counts))]
+            _line(axes, rate.name, times, [count / bin_s for count in rate.counts])
+    for row in (top, bottom):
+        row[0].set_ylim(bottom=0)
+        _legend(row[0])
     return (
         figure,
         "over-time",
         "Sends, deliveries and write decisions over time",
         "Accepted writes should stop at one per order while rejected ones follow the copies; a late"
-        " burst is a redelivery."
-        f" Counted in bins of {milliseconds(data.bin_ns)} ms.",
+        f" burst is a redelivery. Counted in bins of {' and '.join(widths)}.{_rest(spans)}",
     )
 
 
 def _queue_depth(evidence: Evidence) -> _Drawn | None:
-    rows = evidence.rows(
+    (span,) = evidence.rows(
         'SELECT min("at") AS first, max("at") AS last, count(DISTINCT "at") AS n FROM queue_samples'
     )
-    first, last, n = (rows[0][name] for name in ("first", "last", "n"))
-    if not n:
+    spans = phases(evidence)
+    if not span["n"] or not spans:
         return None
-    every_ns = 1 if n <= _MOST_SAMPLES else (last - first) // _MOST_SAMPLES + 1
+    origin = spans[0][0]
+    every_ns = (span["last"] - span["first"]) // _MOST_SAMPLES + 1
+    binned = span["n"] > _MOST_SAMPLES
     samples = evidence.rows(
-        'SELECT queue, ("at" - $first) // $every AS bin, max(visible + delayed) AS visible,'
-        " max(in_flight) AS in_flight FROM queue_samples GROUP BY ALL ORDER BY bin",
-        {"first": first, "every": every_ns},
+        'SELECT queue, max("at") AS moment, max(visible + delayed) AS visible,'
+        " max(in_flight) AS in_flight FROM queue_samples"
+        ' GROUP BY queue, CASE WHEN $binned THEN ("at" - $first) // $every ELSE "at" END'
+        " ORDER BY moment",
+        {"first": span["first"], "every": every_ns, "binned": binned},
     )
-    figure, (axes,) = _figure(1, 3.1)
-    for name, queue, column in (
-        ("visible", "queue", "visible"),
-        ("in flight", "queue", "in_flight"),
-        ("dead letters", "dlq", "visible"),
-    ):
-        points = [row for row in samples if row["queue"] == queue]
-        times = [row["bin"] * every_ns / 1e9 for row in points]
-        _line(axes, name, times, [row[column] for row in points])
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("messages")
-    axes.set_xlabel("seconds since the first sample")
-    _legend(axes)
-    binned = (
-        "" if every_ns == 1 else f" The highest sample of every {every_ns / 1e9:.2g} s is drawn."
-    )
+    figure, (row,) = _timed_figure(len(spans), ("messages",), 3.1)
+    for column, axes in enumerate(row):
+        for name, queue, field in (
+            ("visible", "queue", "visible"),
+            ("in flight", "queue", "in_flight"),
+            ("dead letters", "dlq", "visible"),
+        ):
+            points = [sample for sample in samples if sample["queue"] == queue]
+            times = [(point["moment"] - origin) / 1e9 for point in points]
+            _line(axes, name, times, [point[field] for point in points])
+        if len(spans) > 1:
+            split = (spans[0][1] - origin) / 1e9
+            start, end = ((span[name] - origin) / 1e9 for name in ("first", "last"))
+            axes.set_xlim(*((start, split) if column == 0 else (split, max(split, end))))
+    row[0].set_ylim(bottom=0)
+    _legend(row[0])
+    how = f" The highest sample of every {every_ns / 1e9:.2g} s is drawn." if binned else ""
     return (
         figure,
         "queue-depth",
         "Queue depth",
         "Visible and in flight should both end at zero; what stays in flight waits for its"
-        f" visibility timeout. The queue's own counters, approximate.{binned}",
+        f" visibility timeout. The queue's own counters, approximate.{how}{_rest(spans)}",
     )
+
+
+def _rest(spans: Sequence[tuple[int, int]]) -> str:
+    if len(spans) == 1:
+        return ""
+    return " On the right, at another scale, what followed when every message had been received."
 
 
 def _latencies(evidence: Evidence) -> _Drawn | None:
@@ -313,6 +322,29 @@ def _bars(counts: dict[int, int]) -> tuple[list[str], list[int]]:
         labels.append(f"{start}-{start + step - 1}")
         heights.append(sum(counts.get(number, 0) for number in range(start, start + step)))
     return labels, heights
+
+
+def _timed_figure(
+    columns: int, labels: Sequence[str], height_in: float
+) -> tuple[Figure, list[list[Axes]]]:
+    """Rows of time series; a second column shows the later part at a scale of its own."""
+    figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+    axes = figure.subplots(
+        len(labels),
+        columns,
+        sharex="col",
+        sharey="row",
+        squeeze=False,
+        width_ratios=[2.4, 1][:columns],
+    )
+    for row, label in zip(axes, labels, strict=True):
+        row[0].set_ylabel(label)
+        for later in row[1:]:
+            later.spines.left.set(linestyle=":", visible=True)
+            later.tick_params(axis="y", length=0)
+            later.xaxis.set_major_locator(MaxNLocator(3, prune="lower"))
+    figure.supxlabel("seconds since the first send", fontsize=10)
+    return figure, [list(row) for row in axes]
 
 
 def _figure(rows: int, height_in: float, *, sharex: bool = True) -> tuple[Figure, list[Axes]]:

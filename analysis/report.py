@@ -32,7 +32,7 @@ from analysis.lanes import (
     order_lanes,
 )
 from analysis.plots import PALETTE, Plot, render_plots
-from analysis.schema import RunInfo
+from analysis.schema import AckOutcome, RunInfo
 from analysis.store import Evidence, open_evidence
 from analysis.summary import write_summary
 from analysis.text import count, duration_text, milliseconds, quoted, visible
@@ -451,7 +451,9 @@ def _track(lane: Lane, lanes: Lanes, focus: frozenset[int]) -> Track:
     name = lane_name(lane)
     if lane.environment is not None:
         name += f" · environment {lane.environment}{' (cold)' if lane.cold else ''}"
-    message = f"message {lane.message_no}, {lane.kind}, receive {lane.receive_count}"
+    message = f"message {lane.message_no}, {lane.kind}"
+    if lane.ack is not AckOutcome.DEAD_LETTERED:
+        message += f", receive {lane.receive_count}"
     if lane.result is not None:
         message += f": {lane.result}"
     return Track(

@@ -30,7 +30,7 @@ from analysis.schema import TableRole
 from analysis.store import Evidence
 
 NS_PER_S = 1_000_000_000
-MOST_BINS = 75
+MOST_BINS = 45
 
 # Calls that write a table of role orders.
 _WRITTEN = """written AS (
@@ -111,13 +111,27 @@ WITH {_WRITTEN}, events AS (
 )
 """
 
+_PHASES = """
+WITH received AS (
+    SELECT min(received_at) AS first_at, max(received_at) AS last_at FROM deliveries
+    WHERE message_no IS NOT NULL GROUP BY message_no
+)
+SELECT (SELECT min(sent_at) FROM messages) AS first,
+    (SELECT max(first_at) FROM received) AS flooded,
+    greatest(
+        (SELECT max(sent_at) FROM messages), (SELECT max(last_at) FROM received),
+        (SELECT max(answered_at) FROM calls), (SELECT max(acked_at) FROM acks)
+    ) AS last
+"""
+
+_EVENT_NAMES = ("sent", "received", "accepted", "rejected", "failed", "unknown")
 _ORDER = ("end to end", "send lag", "send", "delivery", "handler", "write")
 _SPLITS = ("all", "processed", "accepted", "duplicate", "rejected", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Events of one name in equal bins from the run's first moment on."""
+    """Events of one name in equal bins."""
 
     name: str  # "sent", "received", or the decision of a write
     counts: tuple[int, ...]  # one a bin
@@ -125,7 +139,6 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    origin_ns: int
     bin_ns: int
     series: tuple[Rate, ...]
 
@@ -163,29 +176,44 @@ def measure(evidence: Evidence) -> Timing | None:
     )
 
 
-def rates(evidence: Evidence) -> Rates | None:
-    """Sends, receives and write decisions over time, in at most :data:`MOST_BINS` bins.
+def phases(evidence: Evidence) -> list[tuple[int, int]]:
+    """The run's stretches that want a time scale of their own, as (first, last) moments.
 
-    ``None`` when nothing was sent. Bins are 1, 2 or 5 times a power of ten wide.
+    One, or two when redeliveries kept the run going for longer than the flood itself: the
+    flood ends when every message has been received once. Empty when nothing was sent.
     """
-    params = {"orders": orders_tables(evidence)}
-    (span,) = evidence.rows(
-        _EVENTS + "SELECT min(happened_at) AS first, max(happened_at) AS last FROM events", params
-    )
-    if span["first"] is None:
-        return None
-    bin_ns = bin_width_ns(span["last"] - span["first"])
+    (span,) = evidence.rows(_PHASES)
+    first, flooded, last = span["first"], span["flooded"], span["last"]
+    if first is None:
+        return []
+    if flooded is None or (flooded - first) * 2 >= last - first:
+        return [(first, last)]
+    return [(first, flooded), (flooded, last)]
+
+
+def rates(evidence: Evidence, first_ns: int, last_ns: int) -> Rates:
+    """Sends, receives and write decisions between two moments, in bins.
+
+    At most :data:`MOST_BINS`, each 1, 2 or 5 times a power of ten wide.
+    """
+    bin_ns = bin_width_ns(last_ns - first_ns)
     rows = evidence.rows(
-        _EVENTS + "SELECT name, (happened_at - $first) // $bin_ns AS bin, count(*) AS n"
-        " FROM events GROUP BY name, bin",
-        params | {"first": span["first"], "bin_ns": bin_ns},
+        _EVENTS + "SELECT name, (happened_at - $first) // $bin_ns AS bin, count(*) AS n FROM events"
+        " WHERE happened_at BETWEEN $first AND $last GROUP BY name, bin",
+        {
+            "orders": orders_tables(evidence),
+            "first": first_ns,
+            "last": last_ns,
+            "bin_ns": bin_ns,
+        },
     )
-    bins = (span["last"] - span["first"]) // bin_ns + 1
+    bins = (last_ns - first_ns) // bin_ns + 1
     counts: dict[str, list[int]] = {}
     for row in rows:
         counts.setdefault(row["name"], [0] * bins)[row["bin"]] = row["n"]
-    series = tuple(Rate(name, tuple(counts[name])) for name in sorted(counts))
-    return Rates(span["first"], bin_ns, series)
+    return Rates(
+        bin_ns, tuple(Rate(name, tuple(counts[name])) for name in _EVENT_NAMES if name in counts)
+    )
 
 
 def bin_width_ns(span_ns: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +51,7 @@ from analysis.schema import (
     item_text,
 )
 from analysis.store import open_evidence
-from analysis.timing import measure, rates
+from analysis.timing import MOST_BINS, measure, phases, rates
 from tests.sample_run import HOSTILE, MS, ORDERS_TABLE, START_NS, Sample, write_run
 
 ITEM = item_text({"id": {"S": "a"}, "quantity": {"N": "1"}})
@@ -222,7 +223,7 @@ def test_nothing_sent_has_no_timing(tmp_path: Path) -> None:
     planned = Message(1, "a", MessageKind.ORDER, "{}", ITEM, START_NS)
     with open_evidence(write_rows(tmp_path, [planned])) as evidence:
         assert measure(evidence) is None
-        assert rates(evidence) is None
+        assert phases(evidence) == []
 
 
 def test_a_message_that_was_never_deleted_has_no_end_to_end_time(tmp_path: Path) -> None:
@@ -254,15 +255,22 @@ def test_an_invocation_with_different_results_is_called_mixed(tmp_path: Path) ->
 
 def test_rates_count_every_event_once(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, Sample(orders=60))
+    counts: Counter[str] = Counter()
     with open_evidence(run_dir) as evidence:
-        data = rates(evidence)
-    assert data is not None
-    counts = {rate.name: sum(rate.counts) for rate in data.series}
+        (flood, rest) = phases(evidence)
+        for first, last in (flood, (rest[0] + 1, rest[1])):
+            data = rates(evidence, first, last)
+            assert all(len(rate.counts) <= MOST_BINS for rate in data.series)
+            counts.update({rate.name: sum(rate.counts) for rate in data.series})
     assert counts["sent"] == len(read_jsonl(run_dir, "messages"))
-    decisions = [row["decision"] for row in read_jsonl(run_dir, "calls")]
-    assert {name: counts.get(name, 0) for name in ("accepted", "rejected", "failed")} == {
-        name: decisions.count(name) for name in ("accepted", "rejected", "failed")
-    }
+    decisions = Counter(row["decision"] for row in read_jsonl(run_dir, "calls"))
+    assert {name: counts[name] for name in decisions} == decisions
+
+
+def test_a_run_without_redeliveries_has_one_phase(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, Sample(orders=40, conflicts=0, poison=0, transient=0))
+    with open_evidence(run_dir) as evidence:
+        assert len(phases(evidence)) == 1
 
 
 # --- swim lanes -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.errors import EvidenceError
-from analysis.findings import CheckReport, CheckStatus, Counts, Finding, Verdict
+from analysis.findings import MAX_SHOWN, CheckReport, CheckStatus, Counts, Finding, Verdict
 from analysis.junit import write_junit
 from analysis.lanes import (
     Lane,
@@ -39,8 +39,12 @@ from analysis.text import count, duration_text, milliseconds, quoted, visible
 from analysis.verdict import read_verdict
 
 DRAWN_PER_KIND = 3  # findings with swim lanes; the others of a kind are told in words
+MOST_BYTES = 5_000_000  # of report.html; a page that would be larger shows fewer findings
 CONTENDED = 3
 MOST_IDS = 12  # evidence ids named beside one finding
+
+# Findings of a kind with lanes, and in words: the first pair whose page is small enough.
+_LIMITS = ((DRAWN_PER_KIND, MAX_SHOWN), (1, 20), (0, 3))
 
 _NEAR = 0.05  # of a track's width: marks closer than this go on rows of their own
 _ROW = 20  # height of a row of marks, in px
@@ -204,6 +208,24 @@ def _render(
     plots: Sequence[Plot],
     now: Callable[[], datetime],
 ) -> Path:
+    rendered_at = now()
+    for drawn, listed in _LIMITS:
+        page = _page(evidence, verdict, plots, rendered_at, drawn, listed).encode()
+        if len(page) <= MOST_BYTES:
+            break
+    path = run_dir / "report.html"
+    path.write_bytes(page)
+    return path
+
+
+def _page(
+    evidence: Evidence,
+    verdict: Verdict,
+    plots: Sequence[Plot],
+    rendered_at: datetime,
+    most_drawn: int,
+    most_listed: int,
+) -> str:
     anchors: dict[str, str] = {}
 
     def draw(order_key: str, finding: Finding | None = None) -> Drawing | None:
@@ -223,13 +245,14 @@ def _render(
     found = []
     for check in verdict.checks:
         if check.status is CheckStatus.FOUND:
-            first, others = _first_of_orders(check.findings)
+            first, others = _first_of_orders(check.findings, most_drawn)
+            others = others[:most_listed]
             found.append(
                 Group(
                     check,
                     tuple(show(finding, drawn=True) for finding in first),
                     tuple(show(finding, drawn=False) for finding in others),
-                    check.count - len(check.findings),
+                    check.count - len(first) - len(others),
                 )
             )
     contended, above = [], []
@@ -239,45 +262,39 @@ def _render(
             above.append((anchors[key], quoted(key)))
         else:
             contended.append(drawing)
-    page = (
-        _environment()
-        .get_template("report.html")
-        .render(
-            run=evidence.run,
-            verdict=verdict,
-            counts=verdict.counts,
-            exposure=verdict.exposure,
-            numbers=_numbers(verdict),
-            found=found,
-            unanswered=sum(
-                check.status in (CheckStatus.NOT_OBSERVABLE, CheckStatus.CRASHED)
-                for check in verdict.checks
-            ),
-            contended=contended,
-            contended_above=above,
-            plots=plots,
-            timing=verdict.timing,
-            signs=_SIGNS,
-            settings=_settings(evidence.run),
-            notes=_notes(evidence, verdict),
-            palette=PALETTE,
-            rendered_at=now(),
-        )
+    template = _environment().get_template("report.html")
+    return template.render(
+        run=evidence.run,
+        verdict=verdict,
+        counts=verdict.counts,
+        exposure=verdict.exposure,
+        numbers=_numbers(verdict),
+        found=found,
+        unanswered=sum(
+            check.status in (CheckStatus.NOT_OBSERVABLE, CheckStatus.CRASHED)
+            for check in verdict.checks
+        ),
+        contended=contended,
+        contended_above=above,
+        plots=plots,
+        timing=verdict.timing,
+        signs=_SIGNS,
+        settings=_settings(evidence.run),
+        notes=_notes(evidence, verdict),
+        palette=PALETTE,
+        rendered_at=rendered_at,
     )
-    path = run_dir / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
 
 
-def _first_of_orders(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """One finding each of the first :data:`DRAWN_PER_KIND` orders, and all the others."""
+def _first_of_orders(findings: Sequence[Finding], most: int) -> tuple[list[Finding], list[Finding]]:
+    """One finding each of the first ``most`` orders, and all the others."""
     first: list[Finding] = []
     others: list[Finding] = []
     for finding in findings:
         new = finding.order_key is None or finding.order_key not in {
             drawn.order_key for drawn in first
         }
-        (first if new and len(first) < DRAWN_PER_KIND else others).append(finding)
+        (first if new and len(first) < most else others).append(finding)
     return first, others
 
 

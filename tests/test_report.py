@@ -316,6 +316,21 @@ def test_the_worst_run_stays_small(tmp_path: Path) -> None:
     ET.parse(outputs.junit)
 
 
+def test_a_page_that_would_be_too_large_shows_fewer_findings_and_the_same_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = write_run(tmp_path, Sample(orders=60, overwrites=8))
+    findings = overwrites(run_dir) * 20
+    verdict = verdict_of(run_dir, found(FindingKind.OVERWRITE, findings, count=5000))
+    outputs, _, whole = outputs_of(run_dir, verdict)
+    monkeypatch.setattr("analysis.report.MOST_BYTES", outputs.report.stat().st_size - 1)
+    _, page, smaller = outputs_of(run_dir, verdict)
+    assert len(smaller) < len(whole)
+    assert "overwrite 5,000" in page.text
+    assert "20 more findings of this kind, in words" in page.text
+    assert "4,979 more, counted and not listed" in page.text
+
+
 # --- plots ------------------------------------------------------------------------------
 
 

@@ -13,15 +13,14 @@ import platform
 import shutil
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from analysis.errors import HandlerError
 from analysis.schema import Invocation, Outcome
 from consumer.clock import Clock
-from consumer.gateway import Gateway
 from consumer.processes import BoundedLog, Child, Processes
 from consumer.recorder import Recorder
 from consumer.runtime_api import Job, Reply, RuntimeApi
@@ -98,6 +97,16 @@ def lambda_variables(
     }
 
 
+class Doors(Protocol):
+    """What gives an environment the endpoint that it takes for AWS."""
+
+    async def open_door(
+        self, environment: int, current_invocation: Callable[[], int | None]
+    ) -> str:
+        """The endpoint URL for this environment."""
+        ...
+
+
 class Environment:
     """A slot that always has a process for the handler, or a reason why not."""
 
@@ -108,7 +117,7 @@ class Environment:
         *,
         directory: Path,
         processes: Processes,
-        gateway: Gateway,
+        gateway: Doors,
         recorder: Recorder,
         clock: Clock,
     ) -> None:

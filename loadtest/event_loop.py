@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-try:
-    from uvloop import new_event_loop
-except ImportError:  # Windows
+if sys.platform == "win32":
     from asyncio import new_event_loop
+else:
+    from uvloop import new_event_loop
 
 T = TypeVar("T")
 

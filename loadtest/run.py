@@ -92,6 +92,7 @@ def run_info(
             rate_per_s=load.rate_per_s,
             arrangement=load.arrangement,
             concurrency=load.concurrency,
+            digest=plan.digest(),
         ),
         order=settings.order_info(),
         tables=table_infos(settings),

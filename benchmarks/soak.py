@@ -1,0 +1,91 @@
+"""Does the verdict rest on luck? Many seeds of a correct handler and of two wrong ones.
+
+    python -m benchmarks.soak [--seeds 50] [--planted-seeds 20]
+
+The reference handler must PASS every time; the planted ones must FAIL every time with
+``overwrite`` and ``conflict-acknowledged``. Exit 1 at the first that does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PLANTED = Path(__file__).parent.parent / "consumer" / "planted"
+
+# Short waits for what fails on purpose; the flood itself is the default one.
+_CONFIG = """
+[handler]
+code = "{code}"
+handler = "{handler}"
+timeout = 1
+[handler.environment]
+TABLE_NAME = "{{table:orders}}"
+[queue]
+visibility_timeout = 1
+max_receive_count = 2
+[[table]]
+name = "orders"
+key = "id"
+[order]
+key = "id"
+body = '{{"id": "{{id}}", "quantity": {{quantity}}}}'
+conflict = ["quantity"]
+[order.quantity]
+integer = [1, 10]
+[result]
+processed = "processed"
+duplicate = "duplicate"
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--planted-seeds", type=int, default=20)
+    asked = parser.parse_args()
+    cases = [
+        (PLANTED.parent, "app.handler", asked.seeds, set[str]()),
+        (PLANTED, "read_then_write.handler", asked.planted_seeds, _EXPECTED),
+        (PLANTED, "unconditional.handler", asked.planted_seeds, _EXPECTED),
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        return max(_case(Path(directory), *case) for case in cases)
+
+
+_EXPECTED = {"overwrite", "conflict-acknowledged"}
+
+
+def _case(directory: Path, code: Path, handler: str, seeds: int, expected: set[str]) -> int:
+    config = directory / f"{handler}.toml"
+    config.write_text(_CONFIG.format(code=code, handler=handler))
+    began = time.monotonic()
+    fewest: int | None = None
+    for seed in range(1, seeds + 1):
+        argv = [sys.executable, "-m", "loadtest", "run", "--config", str(config)]
+        argv += ["--seed", str(seed), "--out", str(directory), "--json"]
+        ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+        verdict = json.loads(ended.stdout or "{}")
+        found = {check["kind"] for check in verdict.get("checks", ()) if check["count"]}
+        word = verdict.get("verdict", "no verdict")
+        if word != ("FAIL" if expected else "PASS") or not expected <= found:
+            print(f"{handler} seed {seed}: {word}, found {sorted(found)}\n{ended.stderr}")
+            return 1
+        pairs = verdict["exposure"]["overlapping_pairs"]
+        fewest = pairs if fewest is None else min(fewest, pairs)
+    what = f"FAIL with {', '.join(sorted(expected))}" if expected else "PASS"
+    print(
+        f"{handler}: {what} for {seeds} seeds in a row; at least {fewest} overlapping pairs "
+        f"a run; {(time.monotonic() - began) / seeds:.1f} s a run",
+        flush=True,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

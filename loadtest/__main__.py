@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,7 +67,7 @@ def run(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="Configuration file; otherwise loadtest.toml, or [tool.loadtest] of "
+            help="Configuration file; otherwise loadtest.toml, or \\[tool.loadtest] of "
             "pyproject.toml, in this folder.",
         ),
     ] = None,
@@ -151,7 +152,12 @@ def run(
     console = Console(stderr=json, highlight=False)
     reporter: Reporter = Quiet() if quiet else Terminal(console)
     run_dir, verdict = run_load(
-        settings, endpoint_url=endpoint_url, out=out, clock=HostClock(), reporter=reporter
+        settings,
+        endpoint_url=endpoint_url,
+        out=out,
+        command=shlex.join(["loadtest", *sys.argv[1:]]),
+        clock=HostClock(),
+        reporter=reporter,
     )
     if json:
         sys.stdout.write((run_dir / "verdict.json").read_text())

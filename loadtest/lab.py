@@ -75,7 +75,12 @@ async def _walk(
     steps = _plans()
     whole = Plan(tuple(message for plan in steps for message in plan.messages))
     info = run_info(
-        settings, whole, run_id=run_id, endpoint_url=endpoint_url, created_at=clock.now_ns()
+        settings,
+        whole,
+        run_id=run_id,
+        endpoint_url=endpoint_url,
+        created_at=clock.now_ns(),
+        command="loadtest lab",
     )
     write_run_info(run_dir, info)
 
@@ -124,7 +129,7 @@ def _plans() -> list[Plan]:
 
 
 def _deliveries(evidence: Evidence) -> Table:
-    table = Table(box=box.SIMPLE)
+    table = Table(box=box.SIMPLE, padding=(0, 1), pad_edge=False)
     for name in ("message", "env", "result", "write", "item before", "item after"):
         table.add_column(name, overflow="fold")
     rows = evidence.rows(

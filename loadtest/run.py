@@ -68,7 +68,13 @@ def plan_of(settings: Settings) -> Plan:
 
 
 def run_info(
-    settings: Settings, plan: Plan, *, run_id: str, endpoint_url: str | None, created_at: int
+    settings: Settings,
+    plan: Plan,
+    *,
+    run_id: str,
+    endpoint_url: str | None,
+    created_at: int,
+    command: str,
 ) -> RunInfo:
     """What is asked, as ``run.json`` keeps it: no secret, and enough to judge and to repeat."""
     load, queue = settings.load, settings.queue
@@ -76,6 +82,7 @@ def run_info(
         run_id=run_id,
         tool_version=__version__,
         created_at=created_at,
+        command=command,
         target="local" if endpoint_url is None else "endpoint",
         handler=settings.handler.handler,
         code=str(settings.handler.code),
@@ -172,18 +179,25 @@ def run(
     *,
     endpoint_url: str | None,
     out: Path,
+    command: str,
     clock: Clock,
     reporter: Reporter,
 ) -> tuple[Path, Verdict]:
     """Carry out one run; its directory and its verdict.
 
+    :param command: how it was asked for, for the report's "to repeat it".
     :raises OnceproofError: when the run could not be carried out; the directory keeps what
         was recorded, and says why.
     """
     run_id, run_dir = new_run_dir(out, clock)
     plan = plan_of(settings)
     info = run_info(
-        settings, plan, run_id=run_id, endpoint_url=endpoint_url, created_at=clock.now_ns()
+        settings,
+        plan,
+        run_id=run_id,
+        endpoint_url=endpoint_url,
+        created_at=clock.now_ns(),
+        command=command,
     )
     write_run_info(run_dir, info)
     reporter.plan(plan_lines(settings, plan, endpoint_url))

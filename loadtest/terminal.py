@@ -172,7 +172,8 @@ def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Pat
     console.print()
     for rule in verdict.rules:
         mark = Text("✓ ", "green") if rule.passed else Text("✗ ", "red")
-        console.print(mark + Text(f"{rule.name}: {rule.actual} (required: {rule.required})"))
+        wanted = "" if rule.passed else f" (required: {rule.required})"
+        console.print(mark + Text(f"{rule.name}: {rule.actual}{wanted}"))
     for check in verdict.checks:
         if check.status is CheckStatus.FOUND:
             console.print()

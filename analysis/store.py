@@ -28,7 +28,7 @@ import os
 import tempfile
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -188,7 +188,8 @@ def finish_evidence(run_dir: Path) -> None:
                 unfinished.replace(target)
                 lines.unlink()
             except (duckdb.Error, OSError) as error:
-                unfinished.unlink(missing_ok=True)
+                with suppress(OSError):
+                    unfinished.unlink()
                 raise EvidenceError(
                     f"{lines}: could not be turned into {target.name} ({_first_line(error)}). "
                     "Nothing is lost and the run can be judged as it is; "

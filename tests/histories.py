@@ -29,11 +29,13 @@ items come by themselves. Words, with ``1`` for any invocation:
 A word takes options behind slashes. Calls: ``/of=B`` for which order of the batch,
 ``/key=K`` under another key, ``/q=7`` with another quantity, ``/before={}`` and ``/before=?``
 (not known), ``/after=?``, ``/update``, ``/delete``, ``/any`` (without a condition),
-``/cond=...`` (blanks as ``_``), ``/reply=unknown`` (the store did it, the handler does not
-know), ``/fault``, ``/on=guard`` (another table), ``/by=0`` (outside any invocation), and any
-other ``/name=value`` as an attribute of the item. Ends: ``/keep`` (not deleted), ``/says=7``
-(a quantity in the result), ``/names`` (the messages in batchItemFailures), ``/failed=B`` (the
-messages of order B are reported failed and returned).
+``/cond=...`` (another condition), ``/reply=unknown`` (the store did it, the handler does not
+know), ``/did`` (never answered, but the store did it), ``/fault``, ``/on=guard`` (another
+table), ``/by=0`` (outside any invocation), and any other ``/name=value`` as an attribute of
+the item. Ends: ``/keep`` (the delete fails), ``/open`` (neither deleted nor returned by this
+word), ``/says=7`` (a quantity in the result), ``/names``
+(the messages in batchItemFailures), ``/failed=B`` (the messages of order B are reported
+failed and returned).
 """
 
 from __future__ import annotations
@@ -280,7 +282,7 @@ class _History:
             )
         elif action is Action.DELETE and decision is not Decision.REJECTED:
             after = NO_ITEM
-        if decision is Decision.ACCEPTED and after is not None:
+        if (decision is Decision.ACCEPTED or "did" in options) and after is not None:
             self.store[table, item_key] = after
         if decision in (Decision.UNKNOWN, Decision.FAILED):
             before = None
@@ -288,8 +290,7 @@ class _History:
             before = None if options["before"] == "?" else options["before"]
         if options.get("after") == "?":
             after = None
-        condition = options.get("cond", "attribute_not_exists(id)").replace("_(", "(")
-        condition = condition.replace("__", " ")
+        condition = options.get("cond", "attribute_not_exists(id)")
         free = "any" in options or action in (Action.READ, Action.DELETE)
         self.keep(
             CallItem(
@@ -335,10 +336,12 @@ class _History:
             result = Result.FAILED if order_key == options.get("failed") else said
             if result is not None:
                 self.keep(ResultRow(number, delivery.message_no, result, json.dumps(response)))
-            if "keep" not in options:
-                failed = result is Result.FAILED
-                outcome = AckOutcome.RETURNED if failed else AckOutcome.DELETED
-                self.keep(Ack(delivery.delivery_id, now, outcome))
+            if "open" in options:
+                continue
+            outcome = AckOutcome.RETURNED if result is Result.FAILED else AckOutcome.DELETED
+            if "keep" in options:
+                outcome = AckOutcome.DELETE_FAILED
+            self.keep(Ack(delivery.delivery_id, now, outcome))
 
     def delete(self, number: int, now: int) -> None:
         for delivery in self.given[number]:

@@ -23,6 +23,8 @@ WITH tried AS (
     SELECT DISTINCT c.invocation_id, w.order_key
     FROM calls c LEFT JOIN writes w ON w.call_id = c.call_id AND w.role = 'orders'
     WHERE c.decision <> 'accepted' AND c.invocation_id IS NOT NULL
+), faulted AS (
+    SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
 ), inserted AS (
     SELECT invocation_id, order_key, min(call_id) AS call_id FROM inserts
     WHERE reply = 'accepted' AND order_key IS NOT NULL GROUP BY ALL

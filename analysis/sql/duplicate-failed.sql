@@ -3,8 +3,8 @@
 -- needed to see a harmless copy.
 --
 -- A copy refused while the first was still at work and acknowledged later is a retry, not a
--- finding. Messages that were received but never given to the handler, and invocations that
--- met an injected fault, say nothing about the handler.
+-- finding. A message that was not refused by the handler (the last receive was never given
+-- to it, only the delete failed, or a fault was injected) says nothing about the handler.
 SELECT f.order_key, [f.message_no] AS message_nos, [f.last_invocation_id] AS invocation_ids,
     CASE WHEN s.call_id IS NULL THEN [] ELSE [s.call_id] END AS call_ids,
     [] AS flags, f.message_no, f.receives
@@ -12,5 +12,4 @@ FROM fates f
 JOIN stored s USING (order_key)
 JOIN invocations i ON i.invocation_id = f.last_invocation_id
 WHERE f.fate IN ('dead_lettered', 'set_aside') AND NOT f.poison AND f.details = s.details
-    AND i.started_at > s.stored_at
-    AND f.last_invocation_id NOT IN (SELECT invocation_id FROM faulted)
+    AND f.refused AND i.started_at > s.stored_at

@@ -164,8 +164,13 @@ QUALIFY row_number() OVER (PARTITION BY order_key ORDER BY stored_at, call_id, d
 -- One row per physical message, judged by its last fate: deleted, dead_lettered, set_aside
 -- (deleted, and the handler put a message with the same body into the dead-letter queue)
 -- or open. A delete holds unless the message was received again after it.
+--
+-- `refused`: the handler's own last word was no. Not so when the message was received but
+-- never given to it, when only the delete failed, or when the invocation met an injected fault.
 CREATE TEMP TABLE fates AS
-WITH received AS (
+WITH faulted AS (
+    SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
+), received AS (
     SELECT d.sqs_message_id, min(d.message_no) AS message_no, max(d.receive_count) AS receives,
         max(d.received_at) AS received_at, max(d.delivery_id) AS last_delivery_id,
         max(a.acked_at) FILTER (a.outcome = 'deleted') AS deleted_at,
@@ -199,6 +204,8 @@ WITH received AS (
 SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
     p.receives, p.received_at, p.deleted_at, d.dead_at, p.last_delivery_id,
     v.invocation_id AS last_invocation_id,
+    v.invocation_id IS NOT NULL AND a.outcome IN ('returned', 'deleted')
+        AND v.invocation_id NOT IN (SELECT invocation_id FROM faulted) AS refused,
     CASE
         WHEN d.dead_at IS NOT NULL AND d.dead_at >= coalesce(p.received_at, d.dead_at)
             THEN 'dead_lettered'
@@ -213,7 +220,8 @@ SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
 FROM physical p
 JOIN planned l USING (message_no)
 LEFT JOIN dead d USING (sqs_message_id)
-LEFT JOIN deliveries v ON v.delivery_id = p.last_delivery_id;
+LEFT JOIN deliveries v ON v.delivery_id = p.last_delivery_id
+LEFT JOIN acks a ON a.delivery_id = p.last_delivery_id;
 
 -- One row per order that the queue accepted.
 CREATE TEMP TABLE outcomes AS
@@ -226,10 +234,6 @@ SELECT f.order_key, bool_and(f.fate <> 'open') AS settled,
 FROM fates f
 LEFT JOIN (SELECT DISTINCT order_key FROM finals WHERE role = 'orders') i USING (order_key)
 WHERE NOT f.poison GROUP BY f.order_key;
-
--- Invocations whose failure may be the work of a fault that the tester injected.
-CREATE TEMP TABLE faulted AS
-SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL;
 
 -- The chain of images of one item ------------------------------------------------------
 -- Accepted writes lead from the first image to the final one. In such a walk the final

@@ -68,6 +68,12 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
         {"double-accept"},
     ),
     (
+        "inserted again after another deleted it",
+        "1<A4 1+ 2<A4 2+/delete 1+ 1>p 2>f 3<#2 3- 3>d",
+        RUN,
+        {"double-accept"},
+    ),
+    (
         "two items by a sort key",
         "1<A4 1+/sk=t1 1>p 2<A4 2+/sk=t2 2>p",
         SORTED,
@@ -81,6 +87,12 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
     ),
     ("phantom", "1<A4 1+/q=7 1>p", RUN, {"phantom-write"}),
     ("wrong key", "1<A4 1+/key=message-id 1>p", RUN, {"wrong-key"}),
+    (
+        "wrong key in a batch",
+        "1<A4,B3 1+/of=A/key=u1 1+/of=B 1>.",
+        BATCHES,
+        {"wrong-key", "lost-order"},
+    ),
     ("wrong key, another case", "1<Ab4 1+/key=ab 1>p", RUN, {"wrong-key"}),
     (
         "wrong key, that of another order",
@@ -111,6 +123,7 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
     ("poison acknowledged", "1<X! 1>.", RUN, {"poison-acknowledged"}),
     ("poison acknowledged and stored", "1<X! 1+ 1>p", DROP, {"poison-stored"}),
     ("poison stored and refused", "1<X! 1+ 1>f dlq#1", RUN, {"poison-stored"}),
+    ("poison stored twice", "1<X! 1+/any 1>f 2<#1 2+/any 2>f dlq#1", RUN, {"poison-stored"}),
     ("poison stored under a random key", "1<X! 1+/key=u1 1>f dlq#1", RUN, {"poison-stored"}),
     ("poison stored, run killed", "1<X! 1+ 1>f", KILLED, {"poison-stored"}),
     ("duplicate dead-lettered", "1<A4 1+ 1>p 2<A4 2- 2>f dlq#2", RUN, {"duplicate-failed"}),
@@ -260,11 +273,24 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
         "1<A4 1+/on=guard/status=COMPLETED 2<A4 2-/on=guard 2>d 1+ 1>p",
         RUN,
     ),
+    (
+        "refused while a claim was in progress",
+        "1<A4 1+/on=guard/status=INPROGRESS 1+ 2<A4 2-/on=guard 2>f dlq#2 "
+        "1+/any/on=guard/status=COMPLETED 1>p",
+        RUN,
+    ),
+    (
+        "claim completed after a crash, order already written",
+        "1<A4 1+/on=guard/status=INPROGRESS 1+ 1>crash "
+        "2<A4 2+/any/on=guard/status=INPROGRESS 2- 2+/any/on=guard/status=COMPLETED 2>p "
+        "3<#1 3-/on=guard 3>d",
+        RUN,
+    ),
     ("insert taken back, then again", "1<A4 1+ 1+/delete 1>f 2<#1 2+ 2>p", RUN),
     ("key with a prefix", "1<A4 1+/key=ORDER#A 1>p 2<A4 2-/key=ORDER#A 2>d", RUN),
     ("two items by one work", "1<A4 1+/sk=order 1+/sk=line 1>p", SORTED),
     ("batch, some fail", "1<A4,B3 1+/of=A 1!/of=B 1>./failed=B 2<#2 2+ 2>p", BATCHES),
-    ("batch with two copies", "1<A4,A4 1+ 1- 1>.", BATCHES),
+    ("batch with two copies", "1<A4,A4 1+ 1- 1>d", BATCHES),
     ("batch raises after a failed write", "1<A4 1+ 1! 1>f 2<#1 2- 2>d", BATCHES),
     ("step rejected because nothing is there", "1<A4 1-/cond=attribute_exists(id) 1+ 1>p", RUN),
     ("a text in the answer", "1<A4 1+ 1>p/says=4 2<A4 2- 2>d/says=4", RUN),
@@ -374,6 +400,28 @@ def test_finds_exactly(tmp_path: Path, text: str, run: RunInfo, kinds: set[str])
         assert report.count == len(report.findings)
         for finding in report.findings:
             assert "not known" not in finding.explanation, finding.explanation
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "messages", "calls", "flags"),
+    [
+        ("1<A4 1+ 1>p 2<A4 2+/delete 2+ 2>p", "double-accept", [1, 2], [1, 3], ["resurrected"]),
+        ("1<X! 1+ 1>f 2<#1 2+/any 2>f dlq#1", "poison-stored", [1], [1, 2], []),
+        ("1<A4 1+ 1>p 2<A5 2- 2>d", "conflict-acknowledged", [2], [1], []),
+        ("1<A4 1+ 1>p 2<A4 2- 2>f dlq#2", "duplicate-failed", [2], [1], []),
+        ("1<A4 1+ 1>p =A", "vanished-order", [1], [1], []),
+        ("1<A4 1+/key=u1 1>p", "wrong-key", [1], [1], []),
+        ("1<A4 1>. 2<A4 2>.", "lost-order", [1, 2], [], []),
+    ],
+)
+def test_names_the_rows_that_show_it(
+    tmp_path: Path, text: str, kind: str, messages: list[int], calls: list[int], flags: list[str]
+) -> None:
+    (finding,) = reports(tmp_path, text)[FindingKind(kind)].findings
+    assert finding.order_key == text.split()[0][2:-1] + "!" * text.startswith("1<X")
+    assert list(finding.message_nos) == messages
+    assert list(finding.call_ids) == calls
+    assert list(finding.flags) == flags
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,17 +1,18 @@
 -- What the consumer reported contradicts what its own calls did.
 --
 -- `processed`, but no invocation that was given this message has an accepted or unknown
--- write for the order that began before the invocation ended. (Any of them: after a crash a
--- redelivery may rightly recognise its own earlier write.) `duplicate`, but this very
+-- write for the order, or to a guard table, that began before the invocation ended. (Any of
+-- them: after a crash a redelivery may rightly recognise its own earlier write, or complete
+-- the claim of one that crashed after the order was written.) `duplicate`, but this very
 -- invocation inserted the order and was told so. When the reply was lost the handler cannot
 -- know, and either report is right. A batch with two copies of one order may insert it for
 -- the first and report the second as duplicate.
 WITH own AS (
     SELECT h.message_no, min(w.sent_at) AS first_sent_at
     FROM writes w
-    JOIN (SELECT DISTINCT invocation_id, order_key, message_no FROM handled) h
-        USING (invocation_id, order_key)
-    WHERE w.role = 'orders' AND w.decision IN ('accepted', 'unknown') AND w.action <> 'delete'
+    JOIN handled h ON h.invocation_id = w.invocation_id
+        AND (h.order_key = w.order_key OR w.role = 'guard')
+    WHERE w.decision IN ('accepted', 'unknown') AND w.action <> 'delete'
     GROUP BY h.message_no
 ), inserted AS (
     SELECT i.invocation_id, i.order_key, min(i.call_id) AS call_id

@@ -23,7 +23,7 @@ WITH causes AS (
     SELECT o.order_key, min(w.sent_at) AS first_sent_at
     FROM writes w JOIN work o USING (invocation_id)
     WHERE w.decision IN ('accepted', 'unknown')
-        AND (w.role = 'guard' OR w.order_key = o.order_key OR w.order_key IS NULL)
+        AND (w.order_key = o.order_key OR w.order_key IS NULL)
     GROUP BY o.order_key
     UNION ALL
     SELECT key_text(resource, item_key) AS order_key, min(first_sent_at) FROM causes

@@ -57,7 +57,7 @@ WHERE i.action IN ('put', 'update', 'delete');
 -- only; the key is that of any order of the plan.
 CREATE TEMP TABLE attribution AS
 WITH keyed AS (
-    SELECT call_id, resource, item_key, invocation_id, sent_at,
+    SELECT call_id, resource, item_key, invocation_id,
         key_text(resource, item_key) AS partition_text,
         sort_text(resource, item_key) AS sort_text,
         item_order_key(coalesce(nullif(after, '{}'), before)) AS named
@@ -70,7 +70,6 @@ WITH keyed AS (
     LEFT JOIN planned_keys s ON s.order_key = k.sort_text
 ), candidates AS (
     SELECT k.call_id, k.resource, k.item_key, w.order_key, w.poison, w.invocation_id,
-        w.started_at,
         CASE
             WHEN w.order_key IN (k.partition_text, coalesce(k.sort_text, k.partition_text)) THEN 1
             WHEN contains(k.partition_text, w.order_key)
@@ -80,21 +79,18 @@ WITH keyed AS (
         END AS rank
     FROM known k JOIN work w USING (invocation_id)
     UNION ALL
-    SELECT k.call_id, k.resource, k.item_key, w.order_key, w.poison, w.invocation_id,
-        w.started_at, 4
-    FROM known k
-    JOIN invocations i USING (invocation_id)
-    JOIN work w ON w.environment = i.environment AND w.order_key = k.planned_key
-    WHERE w.invocation_id < k.invocation_id
+    SELECT k.call_id, k.resource, k.item_key, w.order_key, w.poison, w.invocation_id, 4
+    FROM (SELECT * FROM known JOIN invocations USING (invocation_id)) k
+    ASOF JOIN work w ON w.environment = k.environment AND w.order_key = k.planned_key
+        AND w.invocation_id < k.invocation_id
     UNION ALL
-    SELECT k.call_id, k.resource, k.item_key, k.planned_key, k.planned_poison, k.invocation_id,
-        NULL, 6
-    FROM known k WHERE k.planned_key IS NOT NULL
+    SELECT call_id, resource, item_key, planned_key, planned_poison, invocation_id, 6
+    FROM known WHERE planned_key IS NOT NULL
 )
 SELECT * FROM candidates WHERE rank IS NOT NULL
 QUALIFY row_number() OVER (
     PARTITION BY call_id, resource, item_key
-    ORDER BY rank, length(order_key) DESC, started_at DESC, order_key
+    ORDER BY rank, length(order_key) DESC, order_key
 ) = 1;
 
 -- Every write to a table of role orders or guard. `invocation_id` is whose work it was.
@@ -165,11 +161,19 @@ QUALIFY row_number() OVER (PARTITION BY order_key ORDER BY stored_at, call_id, d
 -- (deleted, and the handler put a message with the same body into the dead-letter queue)
 -- or open. A delete holds unless the message was received again after it.
 --
--- `refused`: the handler's own last word was no. Not so when the message was received but
--- never given to it, when only the delete failed, or when the invocation met an injected fault.
+-- `refused`: the handler's own last word was no, and not for want of a chance. Not so when the
+-- message was received but never given to it, when only the delete failed, when the
+-- invocation met an injected fault, or when it was shown a claim that was still in progress.
 CREATE TEMP TABLE fates AS
-WITH faulted AS (
-    SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
+WITH hindered AS (
+    SELECT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
+    UNION
+    SELECT c.invocation_id FROM call_items i
+    JOIN calls c USING (call_id)
+    JOIN run_tables t ON t.resource = i.resource
+    WHERE t.role IN ('orders', 'guard') AND (i.decision = 'rejected' OR i.action = 'read')
+        AND c.invocation_id IS NOT NULL
+        AND i.before <> '{}' AND NOT complete(i.resource, i.before)
 ), received AS (
     SELECT d.sqs_message_id, min(d.message_no) AS message_no, max(d.receive_count) AS receives,
         max(d.received_at) AS received_at, max(d.delivery_id) AS last_delivery_id,
@@ -205,7 +209,7 @@ SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
     p.receives, p.received_at, p.deleted_at, d.dead_at, p.last_delivery_id,
     v.invocation_id AS last_invocation_id,
     v.invocation_id IS NOT NULL AND a.outcome IN ('returned', 'deleted')
-        AND v.invocation_id NOT IN (SELECT invocation_id FROM faulted) AS refused,
+        AND v.invocation_id NOT IN (SELECT invocation_id FROM hindered) AS refused,
     CASE
         WHEN d.dead_at IS NOT NULL AND d.dead_at >= coalesce(p.received_at, d.dead_at)
             THEN 'dead_lettered'

@@ -124,7 +124,8 @@ class Environment:
         self.slot = slot
         self.current_invocation: int | None = None
         self._spec = spec
-        self._tmp = directory / f"tmp-{slot}"
+        # Absolute: the handler runs in another folder.
+        self._tmp = directory.absolute() / f"tmp-{slot}"
         self._log_path = directory / f"environment-{slot}.log"
         self._processes = processes
         self._gateway = gateway

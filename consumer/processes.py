@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,35 +19,62 @@ from pathlib import Path
 from typing import IO, Self
 
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
+_LINE_MAX_BYTES = 262_144  # an event of ten messages is longer only with very large bodies
+# As JSON or as Python prints it, also inside a text that was quoted once more.
+_RECEIPT_HANDLE = re.compile(rb"""([rR]eceiptHandle\\*["']\s*:\s*\\*["'])[^"'\\]+""")
 
 
 class BoundedLog:
-    """A log file that stops growing at ``limit_bytes`` and then counts what it drops."""
+    """A log file that stops growing at ``limit_bytes`` and then counts what it drops.
+
+    Receipt handles are left out of it: whoever holds one can delete the message. So an
+    unfinished line waits for its end, in case it breaks off inside one.
+    """
 
     def __init__(self, path: Path, limit_bytes: int = 1_048_576) -> None:
         self.path = path
         self._left = limit_bytes
         self._dropped = 0
+        self._line = b""
         self._file: IO[bytes] = path.open("ab", buffering=0)
 
     def write(self, chunk: bytes) -> None:
-        kept = chunk[: self._left]
-        if kept:
-            self._file.write(kept)
-            self._left -= len(kept)
-        self._dropped += len(chunk) - len(kept)
+        text = self._line + chunk
+        end = len(text) if len(text) > _LINE_MAX_BYTES else text.rfind(b"\n") + 1
+        self._line = text[end:]
+        self._append(text[:end])
 
     def tail(self, size_bytes: int = 4_000) -> str:
         """The end of what was kept, as text."""
+        self._end_line()
         with self.path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size_bytes))
             return file.read().decode("utf-8", "replace")
 
     def close(self) -> None:
+        self._end_line()
         if self._dropped:
-            self._file.write(f"\n[{self._dropped} more bytes were not kept]\n".encode())
+            # A full disk has no room for this either.
+            with contextlib.suppress(OSError):
+                self._file.write(f"\n[{self._dropped} more bytes were not kept]\n".encode())
             self._dropped = 0
         self._file.close()
+
+    def _end_line(self) -> None:
+        line, self._line = self._line, b""
+        self._append(line)
+
+    def _append(self, text: bytes) -> None:
+        text = _RECEIPT_HANDLE.sub(rb"\1[left out]", text)
+        written = 0
+        if self._left:
+            try:
+                written = self._file.write(text[: self._left])
+                self._left -= written
+            except OSError:
+                # Log or not, somebody has to read what a child prints, or it would hang.
+                self._left = 0
+        self._dropped += len(text) - written
 
 
 class Child:

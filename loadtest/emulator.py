@@ -21,7 +21,7 @@ class Emulator:
     """One private ministack; everything it holds goes with it."""
 
     def __init__(self, directory: Path, processes: Processes) -> None:
-        self._directory = directory
+        self._directory = directory.absolute()  # it runs in this folder
         self._processes = processes
         self._child: Child | None = None
 

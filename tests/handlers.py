@@ -17,6 +17,39 @@ def store(event):
     return order | {"processed": True, "duplicate": False}
 """
 
+BATCH = """
+import json, os
+import boto3
+client = boto3.client("dynamodb")
+refused = client.exceptions.ConditionalCheckFailedException
+def store(body):
+    order = json.loads(body)
+    if set(order) != {"id", "quantity"} or not isinstance(order["id"], str):
+        raise ValueError("not an order")
+    if type(order["quantity"]) is not int or not 1 <= order["quantity"] <= 10:
+        raise ValueError("not an order")
+    quantity = str(order["quantity"])
+    try:
+        client.put_item(
+            TableName=os.environ["TABLE_NAME"],
+            Item={"id": {"S": order["id"]}, "quantity": {"N": quantity}},
+            ConditionExpression="attribute_not_exists(id)",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+    except refused as error:
+        if error.response["Item"]["quantity"]["N"] != quantity:
+            raise ValueError("a conflict") from error
+def failures(event):
+    failed = []
+    for record in event["Records"]:
+        try:
+            store(record["body"])
+        except (ValueError, AttributeError, TypeError):
+            failed.append({"itemIdentifier": record["messageId"]})
+    return failed
+"""
+"""Stores a batch record by record; what follows it decides what is reported."""
+
 HANDLERS = {
     "echo": "def handler(event, context):\n    return {'records': len(event['Records'])}\n",
     "sleeps": "import time\ndef handler(event, context):\n    time.sleep(60)\n",
@@ -68,6 +101,39 @@ HANDLERS = {
     "broken_import": "import no_such_library\ndef handler(event, context):\n    return 1\n",
     "broken_syntax": "def handler(event, context)\n    return 1\n",
     "not_callable": "handler = 17\n",
+    "batch_all_or_nothing": (
+        BATCH + "def handler(event, context):\n"
+        "    for record in event['Records']:\n"
+        "        store(record['body'])\n"
+    ),
+    "batch_reports": (
+        BATCH + "def handler(event, context):\n    return {'batchItemFailures': failures(event)}\n"
+    ),
+    "batch_swallows": (
+        BATCH + "def handler(event, context):\n"
+        "    failures(event)\n"
+        "    return {'batchItemFailures': []}\n"
+    ),
+    "composite": (
+        "import json, os\n"
+        "import boto3\n"
+        "table = boto3.resource('dynamodb').Table(os.environ['PURCHASES'])\n"
+        "def handler(event, context):\n"
+        "    order = json.loads(event['Records'][0]['body'])\n"
+        "    item = {'pk': order['number'], 'sk': 'purchase', 'pieces': order['count']}\n"
+        "    try:\n"
+        "        table.put_item(Item=item, ConditionExpression='attribute_not_exists(pk)')\n"
+        "    except table.meta.client.exceptions.ConditionalCheckFailedException:\n"
+        "        return {'done': False, 'again': True}\n"
+        "    return {'done': True, 'again': False}\n"
+    ),
+    "temporary_files": (
+        STORE + "import tempfile\n"
+        "def handler(event, context):\n"
+        "    print('FOLDERS', os.environ['HOME'], os.environ['TMPDIR'], tempfile.gettempdir())\n"
+        "    return store(event)\n"
+    ),
+    "stores": STORE + "def handler(event, context):\n    return store(event)\n",
     "exits_at_import": "import os\nprint('about to go')\nos._exit(3)\n",
 }
 

@@ -94,19 +94,18 @@ def judge(run_dir: Path) -> Verdict:
         exposure = measure_exposure(evidence)
         checks = run_checks(evidence)
         rules = _rules(evidence, counts, exposure, checks)
-        found = [check for check in checks if check.status is CheckStatus.FOUND]
         failed = [rule for rule in rules if not rule.passed]
-        if found:
+        if any(check.count for check in checks):
             word = VerdictWord.FAIL
         elif failed:
             word = VerdictWord.INCONCLUSIVE
         else:
             word = VerdictWord.PASS
-        reasons = [f"{_NO_FINDINGS}: {check.kind} ({check.count})." for check in found]
-        reasons += [
-            f"{rule.name}: {rule.actual}; required: {rule.required}."
+        reasons = [
+            f"{rule.name}: {rule.actual}."
+            if rule.name == _NO_FINDINGS
+            else f"{rule.name}: {rule.actual}; required: {rule.required}."
             for rule in failed
-            if rule.name != _NO_FINDINGS
         ]
         return Verdict(
             run_id=evidence.run.run_id,

@@ -59,7 +59,7 @@ def test_pass(tmp_path: Path) -> None:
 def test_a_finding_fails_the_run(tmp_path: Path) -> None:
     verdict = verdict_on(tmp_path, BAD)
     assert verdict.verdict is VerdictWord.FAIL
-    assert verdict.reasons == ("findings: overwrite (1).",)
+    assert verdict.reasons == ("findings: overwrite 1.",)
     (overwrite,) = (check for check in verdict.checks if check.kind is FindingKind.OVERWRITE)
     (finding,) = overwrite.findings
     assert finding.order_key == "A"

@@ -104,6 +104,7 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
     ("lost: the write failed", "1<A4 1! 1>.", RUN, {"lost-order", "batch-misreport"}),
     ("lost: deleted by the handler", "1<A4 1+ 1+/delete 1>.", RUN, {"lost-order"}),
     ("lost although another message was never accepted", "1<A4 1>. plan#A4", RUN, {"lost-order"}),
+    ("lost, received again as it was deleted", "1<A4 1>.&2<#1 2>f", RUN, {"lost-order"}),
     ("lost in an interrupted run", "1<A4 1>. plan#A4", STOPPED, {"lost-order"}),
     ("vanished", "1<A4 1+ 1>p =A", RUN, {"vanished-order"}),
     ("changed behind our back", "1<A4 1+ 1>p =A5", RUN, {"vanished-order"}),
@@ -291,7 +292,17 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ("two items by one work", "1<A4 1+/sk=order 1+/sk=line 1>p", SORTED),
     ("batch, some fail", "1<A4,B3 1+/of=A 1!/of=B 1>./failed=B 2<#2 2+ 2>p", BATCHES),
     ("batch with two copies", "1<A4,A4 1+ 1- 1>d", BATCHES),
-    ("batch raises after a failed write", "1<A4 1+ 1! 1>f 2<#1 2- 2>d", BATCHES),
+    (
+        "batch raises after a step of the order failed",
+        "1<A4,B3 1+/of=A 1!/of=A/update/any 1>f 2<#1 2- 2>d 3<#2 3+ 3>p",
+        BATCHES,
+    ),
+    ("a batch of one raises", "1<A4 1+ 1>f 2<#1 2- 2>d", BATCHES),
+    (
+        "a batch raises where that is the only way to report",
+        "1<A4,B3 1+/of=A 1+/of=B 1>f 2<#1 2- 2>d 3<#2 3- 3>d",
+        RUN,
+    ),
     ("step rejected because nothing is there", "1<A4 1-/cond=attribute_exists(id) 1+ 1>p", RUN),
     ("a text in the answer", "1<A4 1+ 1>p/says=4 2<A4 2- 2>d/says=4", RUN),
     ("never accepted", "plan#A4 1<B2 1+ 1>p", RUN),
@@ -306,6 +317,7 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ("interrupted with messages left", "1<A4 1! 1>f 2<A4 2! 2>f send#A4", STOPPED),
     ("not drained with messages left", "1<A4 1! 1>f send#A4 send#B2", NOT_DRAINED),
     ("not drained, last receive still hidden", "1<A4/receives=3 1! 1>f", NOT_DRAINED),
+    ("not drained, received again after its delete", "1<A4 1>. 2<#1 2! 2>f", NOT_DRAINED),
     ("not drained, one copy dead, one open", "1<A4 1! 1>f dlq#1 send#A4", NOT_DRAINED),
 ]
 

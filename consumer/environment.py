@@ -178,7 +178,8 @@ class Environment:
             if idle in done:
                 return
             if failed in done:
-                raise self._init_error(failed.result().error_message)
+                reply = failed.result()
+                raise self._init_error(f"{reply.error_type}: {reply.error_message}")
         finally:
             idle.cancel()
             failed.cancel()

@@ -49,6 +49,8 @@ def _common(
     pass
 
 
+_CTRL_C = 130
+"""The exit code that typer gives to a KeyboardInterrupt."""
 _LOAD = "Load"
 _HANDLER = "Handler"
 _OUTPUT = "Output"
@@ -222,7 +224,9 @@ def main() -> None:
         for note in getattr(error, "__notes__", ()):
             errors.print(Text(note), soft_wrap=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except SystemExit as end:
+        if end.code != _CTRL_C:
+            raise
         errors.print(Text("interrupted"), soft_wrap=True)
         sys.exit(3)
 

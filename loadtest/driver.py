@@ -16,7 +16,7 @@ from typing import Any
 from asyncio_throttle.throttler import Throttler
 from botocore.exceptions import BotoCoreError, ClientError
 
-from analysis.errors import TargetError
+from analysis.errors import OnceproofError, TargetError
 from analysis.schema import Message
 from consumer.clock import Clock
 from consumer.mapping import STAMP, Ledger
@@ -84,6 +84,7 @@ class Driver:
 
         :param stop: set to send nothing further (what is under way is finished).
         :raises TargetError: the endpoint refuses to take messages at all.
+        :raises RecordingError: the evidence cannot be written.
         """
         start_ns = await self._announce()
         waiting = deque(self._plan.messages)
@@ -99,7 +100,7 @@ class Driver:
                         for _ in batch:
                             await self._ceiling.acquire()
                     sends.create_task(self._send(batch, start_ns))
-        except* TargetError as group:
+        except* OnceproofError as group:
             raise group.exceptions[0] from None
         finally:
             self._ledger.all_sent = True

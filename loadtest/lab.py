@@ -88,7 +88,13 @@ async def _walk(
         console.print(Text(text, style="dim"))
 
     stage = Stage(
-        settings, run_dir, run_id=run_id, endpoint_url=endpoint_url, clock=clock, phase=say
+        settings,
+        run_dir,
+        run_id=run_id,
+        endpoint_url=endpoint_url,
+        clock=clock,
+        phase=say,
+        warn=say,
     )
     async with stage:
         for (name, _), plan in zip(_STORY, steps, strict=True):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from analysis.errors import OnceproofError, UsageError
+from analysis.errors import EvidenceError, OnceproofError, RecordingError, UsageError
 from analysis.findings import Verdict
 from analysis.report import write_outputs
 from analysis.schema import PlanInfo, RunInfo, RunStatus
-from analysis.store import finish_evidence
+from analysis.store import finish_evidence, load_run
 from analysis.verdict import judge, write_verdict
 from consumer.clock import Clock
 from loadtest import __version__
@@ -147,8 +147,10 @@ class _Stops:
 
     def ask(self) -> None:
         if self.opening is not None:
-            self.interrupted = True
-            self.opening.cancel()
+            # Once: what was opened is being closed and removed then.
+            if not self.interrupted:
+                self.interrupted = True
+                self.opening.cancel()
             return
         if self.interrupted:
             self.draining.set()
@@ -204,20 +206,34 @@ def run(
     try:
         info = run_in_loop(_flood(settings, plan, info, run_dir, endpoint_url, clock, reporter))
     except OnceproofError as error:
-        write_run_info(
-            run_dir,
-            replace(info, status=RunStatus.FAILED, ended_at=clock.now_ns(), error=str(error)),
-        )
+        # On a full disk this cannot be written either; the first error is the one to tell.
+        with contextlib.suppress(RecordingError):
+            write_run_info(
+                run_dir,
+                replace(
+                    load_run(run_dir),  # it has the real names by now
+                    status=RunStatus.FAILED,
+                    ended_at=clock.now_ns(),
+                    error=str(error),
+                ),
+            )
         error.add_note(f"What was recorded is in {run_dir}; loadtest report {run_dir} judges it.")
         raise
     finally:
         reporter.close()
     write_run_info(run_dir, info)
     reporter.phase("judging")
-    finish_evidence(run_dir)
-    verdict = judge(run_dir)
-    write_verdict(run_dir, verdict)
-    write_outputs(run_dir, verdict)
+    try:
+        finish_evidence(run_dir)
+        verdict = judge(run_dir)
+        write_verdict(run_dir, verdict)
+        write_outputs(run_dir, verdict)
+    except (EvidenceError, OSError) as error:
+        # The directory is this run's own: what fails here is the disk, not what was asked.
+        raise RecordingError(
+            f"the run is over, but its verdict and report could not be written: {error} "
+            f"Then: loadtest report {run_dir}"
+        ) from error
     return run_dir, verdict
 
 
@@ -240,6 +256,7 @@ async def _flood(
                 endpoint_url=endpoint_url,
                 clock=clock,
                 phase=reporter.phase,
+                warn=reporter.warn,
             ) as stage:
                 stops.opening = None
                 info = replace(info, tables=stage.resources.tables, started_at=clock.now_ns())
@@ -330,7 +347,16 @@ def _left_over(stage: Stage, plan: Plan) -> Sequence[str]:
 
 
 def write_run_info(run_dir: Path, info: RunInfo) -> None:
-    """Replace ``run.json`` in one step: a reader never meets half of it."""
+    """Replace ``run.json`` in one step: a reader never meets half of it.
+
+    :raises RecordingError: it cannot be written.
+    """
     partial = run_dir / "run.json.partial"
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
-    partial.replace(run_dir / "run.json")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+        partial.replace(run_dir / "run.json")
+    except OSError as error:
+        raise RecordingError(
+            f"{run_dir / 'run.json'} could not be written: {error.strerror or error}. "
+            "Free some space, or choose another place (--out), and run again."
+        ) from error

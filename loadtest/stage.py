@@ -36,14 +36,19 @@ _REFERENCE = "onceproof-reference"
 
 def check_endpoint(url: str) -> None:
     """:raises UsageError: for what is no endpoint, and for AWS itself."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not match
+        usable = False
+    if not usable:
         raise UsageError(
             f"--endpoint-url: {url!r} is no endpoint; write it as http://127.0.0.1:4566"
         )
-    if parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
+    host = (parts.hostname or "").rstrip(".")
+    if f".{host}".endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
         raise UsageError(
-            f"--endpoint-url: {parts.hostname} is AWS itself. This target makes and deletes "
+            f"--endpoint-url: {host} is AWS itself. This target makes and deletes "
             "queues and tables; use an AWS-compatible endpoint."
         )
 
@@ -83,8 +88,13 @@ class Stage:
         endpoint_url: str | None,
         clock: Clock,
         phase: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
-        """:param endpoint_url: None starts the embedded emulator."""
+        """
+        :param endpoint_url: None starts the embedded emulator.
+        :param phase: is told what is being done.
+        :param warn: is told what could not be removed in the end.
+        """
         self.settings = settings
         self.run_id = run_id
         self.tally = Tally()
@@ -95,6 +105,7 @@ class Stage:
         self._endpoint_url = endpoint_url
         self._clock = clock
         self._phase = phase
+        self._warn = warn
         self._stack = contextlib.AsyncExitStack()
         self._working = contextlib.AsyncExitStack()
 
@@ -252,4 +263,5 @@ class Stage:
             self.gone = await self.endpoint.remove()
         except TargetError as error:
             # The run's own error or verdict matters more; this one is told beside it.
-            self._phase(f"not everything could be removed: {error}")
+            if self._endpoint_url is not None:  # what is embedded goes with its process
+                self._warn(f"not everything could be removed: {error}")

@@ -19,10 +19,10 @@ from aiobotocore.config import AioConfig
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    EndpointConnectionError,
     HTTPClientError,
-    NoCredentialsError,
+    ReadTimeoutError,
 )
+from botocore.exceptions import ConnectionError as UnreachableError
 
 from analysis.errors import TargetError
 from analysis.schema import (
@@ -40,6 +40,8 @@ KEEP_UNCHANGED = "keep unchanged"
 """What the one item of every reference table says, before and after."""
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+ANSWER_TIMEOUT_S = 30.0
+"""An emulator may load a service at its first call."""
 _GONE_TIMEOUT_S = 90.0
 """SQS takes up to 60 s to delete a queue (API reference, DeleteQueue)."""
 _CONTENDERS = 16
@@ -103,10 +105,23 @@ class Endpoint:
         self.url = url
         self._given = credentials
         self._connections = connections
+        self._is_local = urlsplit(url).hostname in _LOOPBACK
         self._stack = contextlib.AsyncExitStack()
         self._resources: Resources | None = None
 
     async def __aenter__(self) -> Self:
+        try:
+            async with contextlib.AsyncExitStack() as opening:
+                await self._open(opening.enter_async_context)
+                self._stack = opening.pop_all()
+        except (BotoCoreError, ValueError) as error:
+            raise TargetError(
+                f"the AWS settings of this machine cannot be used for {self.url}: {error}. "
+                "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE and AWS_REGION."
+            ) from error
+        return self
+
+    async def _open(self, enter: Any) -> None:
         session = aioboto3.Session()
         self.region: str = session.region_name or "us-east-1"
         self.credentials = self._given or await self._find_credentials(session)
@@ -127,12 +142,12 @@ class Endpoint:
             user_agent=f"onceproof/{__version__}",
             max_pool_connections=self._connections,
             connect_timeout=5,
-            read_timeout=30,
+            read_timeout=ANSWER_TIMEOUT_S,
+            # A proxy of this machine, taken from its environment, cannot reach its loopback.
+            proxies={} if self._is_local else None,
         )
-        enter = self._stack.enter_async_context
         self.sqs: Any = await enter(session.client("sqs", config=config, **common))
         self.dynamodb: Any = await enter(session.client("dynamodb", config=config, **common))
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
@@ -142,7 +157,7 @@ class Endpoint:
         if found is not None:
             frozen = await found.get_frozen_credentials()
             return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
-        if urlsplit(self.url).hostname in _LOOPBACK:
+        if self._is_local:
             return LOCAL_CREDENTIALS  # emulators take any
         raise TargetError(
             f"no AWS credentials were found for {self.url}. Set AWS_ACCESS_KEY_ID and "
@@ -154,13 +169,21 @@ class Endpoint:
         """Turn what botocore raises into one sentence with a cure."""
         try:
             yield
-        except EndpointConnectionError as error:
+        except UnreachableError as error:
             raise TargetError(
-                f"{self.url} could not be reached while {what}. Is it running, and is the "
-                "address right (--endpoint-url)?"
+                f"{self.url} could not be reached while {what}: {error}. Is it running, and is "
+                "the address right (--endpoint-url)?"
             ) from error
-        except (NoCredentialsError, HTTPClientError) as error:
-            raise TargetError(f"{self.url} failed while {what}: {error}") from error
+        except ReadTimeoutError as error:
+            raise TargetError(
+                f"{self.url} took the connection but did not answer within "
+                f"{ANSWER_TIMEOUT_S:g} s while {what}. Is it an AWS-compatible endpoint? Look at "
+                "its own log, or restart it."
+            ) from error
+        except HTTPClientError as error:
+            raise TargetError(
+                f"{self.url} failed while {what}: {error}. Look at its own log, then run again."
+            ) from error
         except ClientError as error:
             raise self._refused(what, error) from error
         except (BotoCoreError, KeyError, ValueError) as error:
@@ -244,16 +267,23 @@ class Endpoint:
             ],
             BillingMode="PAY_PER_REQUEST",
         )
-        async with asyncio.timeout(_GONE_TIMEOUT_S):
-            while True:
-                found = await self.dynamodb.describe_table(TableName=table.name)
-                if found["Table"]["TableStatus"] == "ACTIVE":
-                    break
-                await asyncio.sleep(0.5)
+        try:
+            async with asyncio.timeout(_GONE_TIMEOUT_S):
+                while not await self._is_active(table.name):
+                    await asyncio.sleep(0.5)
+        except TimeoutError as error:
+            raise TargetError(
+                f"table {table.name} was not ready {_GONE_TIMEOUT_S:g} s after it was made; "
+                f"look at {self.url} and its log."
+            ) from error
         if table.role is TableRole.REFERENCE:
             item = {name: _reference_key(kind) for name, kind, _ in keys}
             item["note"] = {"S": KEEP_UNCHANGED}
             await self.dynamodb.put_item(TableName=table.name, Item=item)
+
+    async def _is_active(self, table: str) -> bool:
+        found = await self.dynamodb.describe_table(TableName=table)
+        return bool(found["Table"]["TableStatus"] == "ACTIVE")
 
     # --- probing ---
 
@@ -265,12 +295,15 @@ class Endpoint:
         correct handler would be blamed.
         """
         table = TableInfo(f"{prefix}self-test", TableRole.OTHER, "id")
-        with self._doing("testing it"):
-            await self._create_table(table)
-            try:
+        with self._doing("asking for its tables"):
+            # Nothing is made, so nothing can be left, where nobody answers as AWS does.
+            _ = (await self.dynamodb.list_tables(Limit=1))["TableNames"]
+        try:
+            with self._doing("testing it"):
+                await self._create_table(table)
                 problem = await self._probe(table.name)
-            finally:
-                await self.dynamodb.delete_table(TableName=table.name)
+        finally:
+            await self._remove_table(table.name)
         if problem is not None:
             raise TargetError(
                 f"{self.url} does not behave as DynamoDB: {problem}. A verdict on top of it "
@@ -328,9 +361,17 @@ class Endpoint:
             while True:
                 with self._doing(f"reading table {table.name}"):
                     page = await self.dynamodb.scan(**arguments)
-                for item in page["Items"]:
-                    key = item_text({name: item[name] for name in keys})
-                    yield ItemRow(table.name, key, item_text(item), phase)
+                    rows = [
+                        ItemRow(
+                            table.name,
+                            item_text({name: item[name] for name in keys}),
+                            item_text(item),
+                            phase,
+                        )
+                        for item in page["Items"]
+                    ]
+                for row in rows:
+                    yield row
                 if "LastEvaluatedKey" not in page:
                     break
                 arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
@@ -353,28 +394,38 @@ class Endpoint:
         """Remove what :meth:`create` made and prove it gone; the names that are gone.
 
         Only "it does not exist" is proof. A network or authentication error is none.
+
+        :raises TargetError: something may be left. All the rest is removed nevertheless.
         """
         if self._resources is None:
             return []
         made = self._resources
-        gone: list[str] = []
-        for name in (made.queue_name, made.dead_letter_name):
-            with self._doing(f"removing queue {name}"):
-                url = await self._queue_url(name)
-                if url is not None:
-                    await self.sqs.delete_queue(QueueUrl=url)
-                await self._wait_gone(lambda name=name: self._queue_url(name), f"queue {name}")
-            gone.append(f"queue {name}")
-        for table in made.tables:
-            with self._doing(f"removing table {table.name}"):
-                if await self._table(table.name) is not None:
-                    await self.dynamodb.delete_table(TableName=table.name)
-                await self._wait_gone(
-                    lambda name=table.name: self._table(name), f"table {table.name}"
-                )
-            gone.append(f"table {table.name}")
+        queues = (made.queue_name, made.dead_letter_name)
+        removed = await asyncio.gather(
+            *(self._remove_queue(name) for name in queues),
+            *(self._remove_table(table.name) for table in made.tables),
+            return_exceptions=True,
+        )
+        for result in removed:
+            if isinstance(result, BaseException):
+                raise result
         self._resources = None
-        return gone
+        return [str(name) for name in removed]
+
+    async def _remove_queue(self, name: str) -> str:
+        with self._doing(f"removing queue {name}"):
+            url = await self._queue_url(name)
+            if url is not None:
+                await self.sqs.delete_queue(QueueUrl=url)
+            await self._wait_gone(lambda: self._queue_url(name), f"queue {name}")
+        return f"queue {name}"
+
+    async def _remove_table(self, name: str) -> str:
+        with self._doing(f"removing table {name}"):
+            if await self._table(name) is not None:
+                await self.dynamodb.delete_table(TableName=name)
+            await self._wait_gone(lambda: self._table(name), f"table {name}")
+        return f"table {name}"
 
     async def _queue_url(self, name: str) -> Any:
         return await _unless_gone(self.sqs.get_queue_url(QueueName=name), "QueueUrl")

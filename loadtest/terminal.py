@@ -56,17 +56,22 @@ class Reporter(Protocol):
 
     def phase(self, text: str) -> None: ...
 
+    def warn(self, text: str) -> None: ...
+
     def progress(self, snapshot: Snapshot) -> None: ...
 
     def close(self) -> None: ...
 
 
 class Quiet:
-    """Tells nothing."""
+    """Tells nothing but warnings."""
 
     def plan(self, lines: Sequence[tuple[str, str]]) -> None: ...
 
     def phase(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None:
+        _warn(text)
 
     def progress(self, snapshot: Snapshot) -> None: ...
 
@@ -94,6 +99,10 @@ class Terminal:
         self.close()
         self._console.print(Text(text, style="dim"))
 
+    def warn(self, text: str) -> None:
+        self.close()
+        _warn(text)
+
     def progress(self, snapshot: Snapshot) -> None:
         if not self._console.is_terminal:
             if snapshot.elapsed_s - self._said_at_s >= _PLAIN_EVERY_S:
@@ -110,6 +119,11 @@ class Terminal:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def _warn(text: str) -> None:
+    errors = Console(stderr=True, highlight=False)
+    errors.print(Text("warning: ", "bold yellow") + Text(text), soft_wrap=True)
 
 
 def _live_view(snapshot: Snapshot) -> Group:

@@ -39,8 +39,16 @@ class Snapshot:
     queue_depth: int
     left_s: float | None  # None: not to be told yet
 
+    @property
+    def left(self) -> str:
+        if self.left_s is None:
+            return ""
+        idle = self.settled < self.sent == self.planned and not self.in_flight + self.queue_depth
+        why = ", until failed messages come back" if idle else ""
+        return f"about {self.left_s:.0f} s left{why}"
+
     def line(self) -> str:
-        left = "" if self.left_s is None else f", about {self.left_s:.0f} s left"
+        left = f", {self.left}" if self.left else ""
         return (
             f"{self.elapsed_s:5.1f} s  sent {self.sent}/{self.planned}  "
             f"settled {self.settled}/{self.planned}  in flight {self.in_flight}  "
@@ -127,14 +135,13 @@ def _warn(text: str) -> None:
 
 
 def _live_view(snapshot: Snapshot) -> Group:
-    left = "" if snapshot.left_s is None else f"about {snapshot.left_s:.0f} s left"
     bars = Table.grid(padding=(0, 2))
     for name, value in (("sent", snapshot.sent), ("settled", snapshot.settled)):
         bars.add_row(
             name,
             ProgressBar(total=snapshot.planned, completed=value, width=40),
             f"{value}/{snapshot.planned}",
-            left if name == "settled" else f"{snapshot.elapsed_s:.0f} s",
+            snapshot.left if name == "settled" else f"{snapshot.elapsed_s:.0f} s",
         )
     figures = Table.grid(padding=(0, 3))
     figures.add_row(

@@ -122,6 +122,7 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
         {"conflict-acknowledged"},
     ),
     ("poison acknowledged", "1<X! 1>.", RUN, {"poison-acknowledged"}),
+    ("poison redriven", "1<X! 1>f dlq#1 2<#1 2>.", RUN, {"poison-acknowledged"}),
     ("poison acknowledged and stored", "1<X! 1+ 1>p", DROP, {"poison-stored"}),
     ("poison stored and refused", "1<X! 1+ 1>f dlq#1", RUN, {"poison-stored"}),
     ("poison stored twice", "1<X! 1+/any 1>f 2<#1 2+/any 2>f dlq#1", RUN, {"poison-stored"}),
@@ -179,6 +180,7 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
     ),
     ("named where nobody reads it", "1<A4 1+ 1>./names", RUN, {"batch-misreport"}),
     ("order dead-lettered", "1<A4 1! 1>f dlq#1", RUN, {"dead-lettered-order"}),
+    ("order dead-lettered under a new id", "1<A4 1! 1>f aside#1", RUN, {"dead-lettered-order"}),
     ("order set aside", "1<A4 1@sqs 1>. aside#1", RUN, {"dead-lettered-order"}),
     ("stuck", "1<A4/receives=3 1! 1>f", LONG_AFTER, {"stuck-message"}),
     (

@@ -42,7 +42,7 @@ KEEP_UNCHANGED = "keep unchanged"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 ANSWER_TIMEOUT_S = 30.0
 """An emulator may load a service at its first call."""
-_GONE_TIMEOUT_S = 90.0
+GONE_TIMEOUT_S = 90.0
 """SQS takes up to 60 s to delete a queue (API reference, DeleteQueue)."""
 _CONTENDERS = 16
 _GONE_CODES = frozenset(
@@ -268,12 +268,12 @@ class Endpoint:
             BillingMode="PAY_PER_REQUEST",
         )
         try:
-            async with asyncio.timeout(_GONE_TIMEOUT_S):
-                while not await self._is_active(table.name):
+            async with asyncio.timeout(GONE_TIMEOUT_S):
+                while not await self._is_active(table.name):  # noqa: ASYNC110 - as below
                     await asyncio.sleep(0.5)
         except TimeoutError as error:
             raise TargetError(
-                f"table {table.name} was not ready {_GONE_TIMEOUT_S:g} s after it was made; "
+                f"table {table.name} was not ready {GONE_TIMEOUT_S:g} s after it was made; "
                 f"look at {self.url} and its log."
             ) from error
         if table.role is TableRole.REFERENCE:
@@ -435,12 +435,12 @@ class Endpoint:
 
     async def _wait_gone(self, ask: Any, what: str) -> None:
         try:
-            async with asyncio.timeout(_GONE_TIMEOUT_S):
+            async with asyncio.timeout(GONE_TIMEOUT_S):
                 while await ask() is not None:  # noqa: ASYNC110 - only asking again can tell
                     await asyncio.sleep(1)
         except TimeoutError as error:
             raise TargetError(
-                f"{what} is still there {_GONE_TIMEOUT_S:g} s after it was deleted; look at "
+                f"{what} is still there {GONE_TIMEOUT_S:g} s after it was deleted; look at "
                 f"{self.url} and remove it by hand."
             ) from error
 

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import boto3
 import msgspec
 
 from analysis.findings import Verdict
@@ -182,6 +185,18 @@ def variable_of(pid: int, name: str) -> str | None:
     return None
 
 
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Read what it prints up to this text."""
+    assert process.stdout is not None
+    said = b""
+    # Byte by byte: what follows is left for :func:`ended`.
+    while not said.endswith(text.encode()):
+        byte = os.read(process.stdout.fileno(), 1)
+        assert byte, f"never said: {text}"
+        said += byte
+    return said.decode()
+
+
 def until(condition: Callable[[], object], what: str, limit_s: float = 30.0) -> None:
     """Wait for an event that nothing announces."""
     deadline = time.monotonic() + limit_s
@@ -205,8 +220,8 @@ class Reply:
         return cls(status, json.dumps(body).encode())
 
 
-Answering = Callable[[str, dict[str, Any]], Reply]
-"""Operation (``DynamoDB_20120810.PutItem``) and request -> its reply."""
+Answering = Callable[[str, dict[str, Any]], Reply | None]
+"""Operation (``PutItem``) and request -> its reply; None closes the connection."""
 
 
 @contextlib.contextmanager
@@ -218,7 +233,11 @@ def endpoint(answering: Answering) -> Iterator[str]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            reply = answering(self.headers.get("X-Amz-Target", ""), json.loads(body or b"{}"))
+            operation = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
+            reply = answering(operation, json.loads(body or b"{}"))
+            if reply is None:
+                self.close_connection = True
+                return
             self.send_response(reply.status)
             self.send_header("Content-Type", reply.content_type)
             self.send_header("Content-Length", str(len(reply.body)))
@@ -240,3 +259,28 @@ def endpoint(answering: Answering) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def forward(url: str, operation: str, body: dict[str, Any]) -> Reply:
+    """Ask the real emulator."""
+    is_queue = "Queue" in operation or "Message" in operation
+    scope, target = ("sqs", "AmazonSQS") if is_queue else ("dynamodb", "DynamoDB_20120810")
+    request = urllib.request.Request(url, data=json.dumps(body).encode())
+    request.add_header("X-Amz-Target", f"{target}.{operation}")
+    request.add_header("Content-Type", "application/x-amz-json-1.0")
+    credential = f"Credential=onceproof/20260101/us-east-1/{scope}/aws4_request"
+    request.add_header("Authorization", f"AWS4-HMAC-SHA256 {credential}")
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return Reply(answer.status, answer.read())
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return Reply(refusal.code, refusal.read())
+
+
+def names_at(url: str) -> str:
+    """All queues and tables of an endpoint."""
+    common: dict[str, Any] = {"endpoint_url": url, "region_name": "us-east-1"}
+    queues = boto3.client("sqs", **common).list_queues().get("QueueUrls", [])
+    tables = boto3.client("dynamodb", **common).list_tables()["TableNames"]
+    return " ".join(queues + tables)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import socket
 import sys
-import urllib.error
-import urllib.request
 import venv
 from collections import Counter
 from pathlib import Path
@@ -23,7 +20,9 @@ from tests.cli import (
     analysis,
     ended,
     endpoint,
+    forward,
     loadtest,
+    names_at,
     only_run,
     processes_of,
     start,
@@ -92,7 +91,7 @@ def test_a_handler_that_does_not_start(
     assert info.status is RunStatus.FAILED
     assert words[0] in (info.error or "")
     assert f"loadtest report runs/{only_run(cwd).path.name}" in end.said
-    assert info.run_id not in _names_at(emulator_url)
+    assert info.run_id not in names_at(emulator_url)
     assert processes_of(cwd) == []
 
 
@@ -223,28 +222,6 @@ def test_bytes_do_not_acknowledge_a_batch(cwd: Path, emulator_url: str) -> None:
 # --- endpoints --------------------------------------------------------------------------
 
 
-def _names_at(url: str) -> str:
-    common: dict[str, Any] = {"endpoint_url": url, "region_name": "us-east-1"}
-    queues = boto3.client("sqs", **common).list_queues().get("QueueUrls", [])
-    return " ".join(queues + boto3.client("dynamodb", **common).list_tables()["TableNames"])
-
-
-def forward(url: str, operation: str, body: dict[str, Any]) -> Reply:
-    """Ask the real emulator."""
-    scope = "dynamodb" if operation.startswith("DynamoDB") else "sqs"
-    request = urllib.request.Request(url, data=json.dumps(body).encode())
-    request.add_header("X-Amz-Target", operation)
-    request.add_header("Content-Type", "application/x-amz-json-1.0")
-    credential = f"Credential=onceproof/20260101/us-east-1/{scope}/aws4_request"
-    request.add_header("Authorization", f"AWS4-HMAC-SHA256 {credential}")
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return Reply(answer.status, answer.read())
-    except urllib.error.HTTPError as refusal:
-        with refusal:
-            return Reply(refusal.code, refusal.read())
-
-
 def test_nobody_listens(cwd: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -287,7 +264,7 @@ def test_an_endpoint_that_never_answers(cwd: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_endpoint_that_cannot_decide_a_race(cwd: Path, emulator_url: str) -> None:
     def unconditional(operation: str, body: dict[str, Any]) -> Reply:
-        if operation.endswith("PutItem"):
+        if operation == "PutItem":
             body.pop("ConditionExpression", None)
         return forward(emulator_url, operation, body)
 
@@ -295,7 +272,7 @@ def test_an_endpoint_that_cannot_decide_a_race(cwd: Path, emulator_url: str) -> 
         end = loadtest("run", "--endpoint-url", url, cwd=cwd)
     words = "16 of 16 simultaneous conditional puts of one key won"
     assert_told(end, 4, url, "does not behave as DynamoDB", words, "another endpoint")
-    assert only_run(cwd).info.run_id not in _names_at(emulator_url)
+    assert only_run(cwd).info.run_id not in names_at(emulator_url)
 
 
 def test_an_endpoint_that_breaks_down_in_mid_run(cwd: Path, emulator_url: str) -> None:
@@ -304,7 +281,7 @@ def test_an_endpoint_that_breaks_down_in_mid_run(cwd: Path, emulator_url: str) -
     def breaks_down(operation: str, body: dict[str, Any]) -> Reply:
         if broken:
             return Reply.error(500, "InternalFailure")
-        if operation.endswith("DeleteMessageBatch"):
+        if operation == "DeleteMessageBatch":
             broken.append(operation)
         return forward(emulator_url, operation, body)
 
@@ -373,7 +350,7 @@ def test_a_disk_that_is_full_in_mid_run(cwd: Path, emulator_url: str) -> None:
     run = only_run(cwd)
     assert_told(end, 4, "could not be written", "File too large", "Free some space")
     assert processes_of(cwd) == []
-    assert run.info.run_id not in _names_at(emulator_url)
+    assert run.info.run_id not in names_at(emulator_url)
     again = analysis(run.path)
     assert (again.code, again.err) == (3, "")
     assert run.verdict.counts.accepted_writes >= 1

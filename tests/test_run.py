@@ -6,14 +6,22 @@ import itertools
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
 
 import consumer
 from analysis.schema import TABLES, RunStatus
-from tests.cli import Run, analysis, ended, loadtest, only_run, processes_of, start, verdict_json
+from tests.cli import (
+    Run,
+    analysis,
+    ended,
+    loadtest,
+    names_at,
+    only_run,
+    processes_of,
+    start,
+    verdict_json,
+)
 from tests.handlers import write_handlers
 
 QUICK = """
@@ -58,14 +66,6 @@ def cwd(tmp_path: Path) -> Path:
 
 def configure(cwd: Path, text: str) -> None:
     (cwd / "loadtest.toml").write_text(text)
-
-
-def names_at(url: str) -> str:
-    """All queues and tables of an endpoint."""
-    common: dict[str, Any] = {"endpoint_url": url, "region_name": "us-east-1"}
-    queues = boto3.client("sqs", **common).list_queues().get("QueueUrls", [])
-    tables = boto3.client("dynamodb", **common).list_tables()["TableNames"]
-    return " ".join(queues + tables)
 
 
 def assert_nothing_left(cwd: Path, url: str) -> None:

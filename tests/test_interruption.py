@@ -1,0 +1,193 @@
+"""Ctrl-C, SIGTERM and SIGKILL: nothing is left running, and what was recorded is judged."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+import consumer
+from analysis.schema import RunStatus
+from tests.cli import (
+    Run,
+    analysis,
+    ended,
+    is_running,
+    loadtest,
+    names_at,
+    only_run,
+    processes_of,
+    read_until,
+    start,
+    until,
+    variable_of,
+)
+
+CONFIG = """
+[queue]
+visibility_timeout = 60
+[load]
+orders = 500
+copies = 3
+rate = 60
+conflicts = 0
+poison = 0
+concurrency = 2
+[handler]
+timeout = 60
+"""
+"""Far more messages than are sent before the interruption."""
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    (tmp_path / "loadtest.toml").write_text(CONFIG)
+    (tmp_path / "src").mkdir()
+    return tmp_path
+
+
+def until_recorded(cwd: Path, table: str, rows: int) -> None:
+    until(
+        lambda: (cwd / "runs").exists() and len(only_run(cwd).lines(table)) >= rows,
+        f"{rows} rows of {table}",
+    )
+
+
+def assert_nothing_left(cwd: Path, url: str) -> None:
+    assert processes_of(cwd) == []
+    assert only_run(cwd).info.run_id not in names_at(url)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_stops_sending_then_drains_and_judges(
+    number: int, cwd: Path, emulator_url: str
+) -> None:
+    process = start("run", "--endpoint-url", emulator_url, cwd=cwd)
+    until_recorded(cwd, "acks", 6)
+    process.send_signal(number)
+    end = ended(process)
+    run = only_run(cwd)
+    assert (end.code, end.err) == (3, "")
+    assert "stopping: no more messages are sent" in end.said
+    assert "INCONCLUSIVE drained: interrupted" in end.said
+    assert "messages of the plan were never sent" in end.said
+    assert run.info.status is RunStatus.INTERRUPTED
+    assert (run.path / "report.html").exists()
+    counts = run.verdict.counts
+    assert 6 <= counts.deleted == counts.accepted_messages < counts.messages, (
+        "what was sent settled"
+    )
+    assert counts.stored_items >= 2, "the final items were read"
+    assert run.findings() == {}
+    assert_nothing_left(cwd, emulator_url)
+
+
+def test_a_second_signal_stops_what_is_under_way(cwd: Path, emulator_url: str) -> None:
+    (cwd / "src" / "slow.py").write_text(
+        "import time\ndef handler(event, context):\n    time.sleep(50)\n"
+    )
+    arguments = ["--code", "src", "--handler", "slow.handler", "--endpoint-url", emulator_url]
+    process = start("run", *arguments, cwd=cwd)
+    until_recorded(cwd, "invocations", 2)
+    process.send_signal(signal.SIGINT)
+    read_until(process, "Ctrl-C again stops now")
+    process.send_signal(signal.SIGINT)
+    end = ended(process)
+    run = only_run(cwd)
+    assert (end.code, end.err) == (3, "")
+    assert run.info.status is RunStatus.INTERRUPTED
+    started, outcomes = (
+        run.rows("SELECT max(started_at) AS at FROM invocations")[0]["at"],
+        run.rows("SELECT outcome FROM invocations"),
+    )
+    assert {row["outcome"] for row in outcomes} == {None}, "the handler had not returned"
+    assert run.info.ended_at is not None
+    assert run.info.ended_at - started < 10_000_000_000, "the time of grace was not used up"
+    assert_nothing_left(cwd, emulator_url)
+
+
+def test_a_signal_while_the_embedded_aws_starts(cwd: Path) -> None:
+    process = start("run", cwd=cwd)
+    read_until(process, "starting the embedded AWS")
+    process.send_signal(signal.SIGINT)
+    end = ended(process)
+    assert (end.code, end.err) == (3, "")
+    assert "INCONCLUSIVE" in end.out
+    assert "interrupted" in end.out
+    assert only_run(cwd).info.status is RunStatus.INTERRUPTED
+    assert processes_of(cwd) == []
+
+
+def test_signals_while_the_handler_starts(cwd: Path, emulator_url: str) -> None:
+    (cwd / "src" / "slow.py").write_text("import time\ntime.sleep(50)\n")
+    arguments = ["--code", "src", "--handler", "slow.handler", "--endpoint-url", emulator_url]
+    process = start("run", *arguments, cwd=cwd)
+    read_until(process, "starting 2 environments")
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    end = ended(process)
+    assert (end.code, end.err) == (3, "")
+    assert only_run(cwd).info.status is RunStatus.INTERRUPTED
+    assert_nothing_left(cwd, emulator_url)
+
+
+def test_a_signal_while_judging(cwd: Path, emulator_url: str) -> None:
+    arguments = ["--orders", "4", "--rate", "max", "--endpoint-url", emulator_url]
+    process = start("run", *arguments, cwd=cwd)
+    read_until(process, "judging")
+    process.send_signal(signal.SIGINT)
+    end = ended(process)
+    assert (end.code, end.err) == (3, "interrupted\n")
+    run = only_run(cwd)
+    assert run.info.status is RunStatus.FINISHED
+    assert loadtest("report", run.path, cwd=cwd).code in (0, 3)
+    assert run.verdict.counts.stored_items == 4
+    assert_nothing_left(cwd, emulator_url)
+
+
+def _stored(run: Run) -> int:
+    return sum(row["decision"] == "accepted" for row in run.lines("call_items"))
+
+
+def _overwritten(run: Run) -> int:
+    return sum(row["before"] not in (None, "{}") for row in run.lines("call_items"))
+
+
+@pytest.mark.parametrize(
+    ("handler", "verdict", "code"),
+    [("app.handler", "INCONCLUSIVE", 3), ("planted/unconditional.handler", "FAIL", 1)],
+)
+def test_a_kill_leaves_no_process_and_evidence_to_judge(
+    handler: str, verdict: str, code: int, cwd: Path
+) -> None:
+    home = Path(consumer.__file__).parent
+    process = start("run", "--code", home, "--handler", handler, cwd=cwd)
+    seen = _stored if code == 3 else _overwritten
+    until_recorded(cwd, "acks", 6)
+    until(lambda: seen(only_run(cwd)) >= 2, "writes")
+    children = processes_of(cwd)
+    ports = {port for pid in children if (port := variable_of(pid, "GATEWAY_PORT"))}
+    assert len(children) == 1 + 1 + 1 + 2, "tester, watchdog, emulator, two environments"
+    process.kill()
+    ended(process)
+    until(lambda: not any(map(is_running, children)), "the end of every child")
+    assert processes_of(cwd) == []
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(ports.pop()))).close()
+
+    run = only_run(cwd)
+    assert run.info.status is RunStatus.RUNNING
+    for path in (run.path / "evidence").iterdir():
+        whole = path.read_bytes().rpartition(b"\n")[0]
+        for line in whole.splitlines():
+            json.loads(line)
+    end = analysis(run.path)
+    assert (end.code, end.err) == (code, "")
+    assert end.out.startswith(f"{verdict} {run.info.run_id}")
+    assert "still running, or killed" in end.out
+    assert set(run.findings()) <= {"overwrite", "double-accept"}
+    assert loadtest("report", run.path, cwd=cwd).code == code
+    assert (run.path / "report.html").exists()

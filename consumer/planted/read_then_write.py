@@ -1,7 +1,11 @@
-"""Planted bug: looks the order up and writes it when missing, without a condition.
+"""Planted bug (CHECK-ACT): looks the order up and writes it when missing, without a condition.
 
 Two copies that both read before either writes both find nothing and both write. Copies
-that come one after the other never show it.
+that come one after the other never show it. What the read finds is taken for a copy.
+
+Reports: C1 kookmin-sw/capstone-2025-09#57, C2 techblast.uk "Fixing race conditions with
+DynamoDB atomic locks", C3 Ixotic27/The-Leetcode-City#361, C4
+aws-powertools/powertools-lambda-python#245, C5 c15t/c15t#861.
 """
 
 import json
@@ -9,18 +13,59 @@ import os
 from typing import Any
 
 import boto3
+from boto3.dynamodb.types import TypeDeserializer
+from botocore.exceptions import ClientError
 
 _table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+_plain = TypeDeserializer().deserialize
+
+
+def parse(body: str) -> dict[str, Any]:
+    order = json.loads(body)
+    if not isinstance(order, dict) or set(order) != {"id", "quantity"}:
+        raise ValueError("an order has exactly the fields id and quantity")
+    if not isinstance(order["id"], str) or type(order["quantity"]) is not int:
+        raise ValueError("id must be text and quantity a whole number")
+    if not 1 <= order["quantity"] <= 10:
+        raise ValueError("quantity must be from 1 to 10")
+    return order
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    order: dict[str, Any] = json.loads(event["Records"][0]["body"])
-    if not isinstance(order.get("id"), str) or type(order.get("quantity")) is not int:
-        raise ValueError("not an order")
-    if set(order) != {"id", "quantity"} or not 1 <= order["quantity"] <= 10:
-        raise ValueError("not an order")
+    order = parse(event["Records"][0]["body"])
     found = _table.get_item(Key={"id": order["id"]}, ConsistentRead=True)
     if "Item" in found:
-        return order | {"processed": False, "duplicate": True}
-    _table.put_item(Item=order | {"total_cents": order["quantity"] * 250 + 100})
-    return order | {"processed": True, "duplicate": False}
+        return answer(order, False)
+    _table.put_item(Item=order)  # nothing makes this write depend on the read
+    return answer(order, True)
+
+
+def correct(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """No read: the conditional insert decides, and what it met is compared."""
+    order = parse(event["Records"][0]["body"])
+    return answer(order, store_once(order))
+
+
+def answer(order: dict[str, Any], new: bool) -> dict[str, Any]:
+    return {"id": order["id"], "processed": new, "duplicate": not new}
+
+
+def store_once(order: dict[str, Any]) -> bool:
+    """Insert the order; False for a copy of the one that is there.
+
+    :raises ValueError: it is there with other details.
+    """
+    try:
+        _table.put_item(
+            Item=order,
+            ConditionExpression="attribute_not_exists(id)",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
+            raise
+        stored = {name: _plain(value) for name, value in error.response["Item"].items()}
+        if any(stored.get(name) != order[name] for name in order):
+            raise ValueError(f"order {order['id']} is stored with other details") from error
+        return False
+    return True

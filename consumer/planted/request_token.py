@@ -1,0 +1,65 @@
+"""Planted bug (SCOPE): a client request token is taken for uniqueness.
+
+The token makes a repeat of the same transaction within ten minutes a no-op. It is no
+constraint: a later copy is written again.
+
+Reports: W3 aws/aws-sdk-java-v2#1896, S10 thomhurst/Dekaf#3357.
+"""
+
+import hashlib
+import json
+import os
+from typing import Any
+
+import boto3
+from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
+from botocore.exceptions import ClientError
+
+_client = boto3.client("dynamodb")
+_name = os.environ["TABLE_NAME"]
+_typed = TypeSerializer().serialize
+_plain = TypeDeserializer().deserialize
+
+
+def parse(body: str) -> dict[str, Any]:
+    order = json.loads(body)
+    if not isinstance(order, dict) or set(order) != {"id", "quantity"}:
+        raise ValueError("an order has exactly the fields id and quantity")
+    if not isinstance(order["id"], str) or type(order["quantity"]) is not int:
+        raise ValueError("id must be text and quantity a whole number")
+    if not 1 <= order["quantity"] <= 10:
+        raise ValueError("quantity must be from 1 to 10")
+    return order
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    order = parse(event["Records"][0]["body"])
+    put = {"TableName": _name, "Item": {name: _typed(value) for name, value in order.items()}}
+    token = hashlib.sha256(order["id"].encode()).hexdigest()[:36]
+    _client.transact_write_items(ClientRequestToken=token, TransactItems=[{"Put": put}])
+    return {"id": order["id"]}
+
+
+def correct(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """The condition is the constraint; the token that boto3 adds covers a lost reply."""
+    order = parse(event["Records"][0]["body"])
+    try:
+        insert(order)
+    except ClientError as error:
+        reasons = error.response.get("CancellationReasons", [])
+        if {reason["Code"] for reason in reasons} - {"None"} != {"ConditionalCheckFailed"}:
+            raise
+        stored = {name: _plain(value) for name, value in reasons[0]["Item"].items()}
+        if stored["quantity"] != order["quantity"]:
+            raise ValueError(f"order {order['id']} is stored with other details") from error
+    return {"id": order["id"]}
+
+
+def insert(order: dict[str, Any]) -> None:
+    put = {
+        "TableName": _name,
+        "Item": {name: _typed(value) for name, value in order.items()},
+        "ConditionExpression": "attribute_not_exists(id)",
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    _client.transact_write_items(TransactItems=[{"Put": put}])

@@ -1,0 +1,62 @@
+"""Planted bug (COMPARE): only the quantity is compared, so another article passes for a copy.
+
+Reports: P9 nevermined-io/payments-py#270.
+"""
+
+import json
+import os
+from typing import Any
+
+import boto3
+from boto3.dynamodb.types import TypeDeserializer
+from botocore.exceptions import ClientError
+
+_table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+_plain = TypeDeserializer().deserialize
+
+
+def parse(body: str) -> dict[str, Any]:
+    order = json.loads(body)
+    if not isinstance(order, dict) or set(order) != {"id", "sku", "quantity"}:
+        raise ValueError("an order has exactly the fields id, sku and quantity")
+    if not isinstance(order["id"], str) or not isinstance(order["sku"], str):
+        raise ValueError("id and sku must be text")
+    if type(order["quantity"]) is not int or not 1 <= order["quantity"] <= 10:
+        raise ValueError("quantity must be a whole number from 1 to 10")
+    return order
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    order = parse(event["Records"][0]["body"])
+    return answer(order, store_once(order, compared=("quantity",)))
+
+
+def correct(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """Every field of the order is compared."""
+    order = parse(event["Records"][0]["body"])
+    return answer(order, store_once(order, compared=("sku", "quantity")))
+
+
+def answer(order: dict[str, Any], new: bool) -> dict[str, Any]:
+    return {"id": order["id"], "processed": new, "duplicate": not new}
+
+
+def store_once(order: dict[str, Any], compared: tuple[str, ...]) -> bool:
+    """Insert the order; False for a copy of the one that is there.
+
+    :raises ValueError: it is there with other details.
+    """
+    try:
+        _table.put_item(
+            Item=order,
+            ConditionExpression="attribute_not_exists(id)",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
+            raise
+        stored = {name: _plain(value) for name, value in error.response["Item"].items()}
+        if any(stored.get(name) != order[name] for name in compared):
+            raise ValueError(f"order {order['id']} is stored with other details") from error
+        return False
+    return True

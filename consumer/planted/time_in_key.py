@@ -1,0 +1,67 @@
+"""Planted bug (GUARD): the sort key holds the time of receipt, so no two copies share a key.
+
+A condition is judged against the one item with the full key of the write. Here every
+delivery has a key of its own, and ``attribute_not_exists(id)`` meets nothing.
+
+Reports: G3 aws/aws-sdk-go-v2#1594, G4 aws/aws-sdk-js#2577, G7
+thenativeweb/node-eventstore#110, G8 shiftcode/dynamo-easy#18, G9 guregu/dynamo#237.
+"""
+
+import json
+import os
+import time
+from typing import Any
+
+import boto3
+from boto3.dynamodb.types import TypeDeserializer
+from botocore.exceptions import ClientError
+
+_table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+_plain = TypeDeserializer().deserialize
+
+
+def parse(body: str) -> dict[str, Any]:
+    order = json.loads(body)
+    if not isinstance(order, dict) or set(order) != {"id", "quantity"}:
+        raise ValueError("an order has exactly the fields id and quantity")
+    if not isinstance(order["id"], str) or type(order["quantity"]) is not int:
+        raise ValueError("id must be text and quantity a whole number")
+    if not 1 <= order["quantity"] <= 10:
+        raise ValueError("quantity must be from 1 to 10")
+    return order
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    order = parse(event["Records"][0]["body"])
+    return answer(order, store_once(order | {"received_at": time.time_ns()}))
+
+
+def correct(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """The whole key is a function of the order alone."""
+    order = parse(event["Records"][0]["body"])
+    return answer(order, store_once(order | {"received_at": 0}))
+
+
+def answer(order: dict[str, Any], new: bool) -> dict[str, Any]:
+    return {"id": order["id"], "processed": new, "duplicate": not new}
+
+
+def store_once(order: dict[str, Any]) -> bool:
+    """Insert the order; False for a copy of the one that is there.
+
+    :raises ValueError: it is there with other details.
+    """
+    try:
+        _table.put_item(
+            Item=order,
+            ConditionExpression="attribute_not_exists(id)",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
+            raise
+        stored = {name: _plain(value) for name, value in error.response["Item"].items()}
+        if any(stored.get(name) != order[name] for name in order):
+            raise ValueError(f"order {order['id']} is stored with other details") from error
+        return False
+    return True

@@ -203,6 +203,12 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
         {"unrelated-write"},
     ),
     # a definite finding counts in a run that was killed
+    (
+        "reference written, run killed",
+        "1<A4 1+ 1+/any/on=reference/key=reference",
+        KILLED,
+        {"unrelated-write"},
+    ),
     ("overwrite, run killed", "1<A4 1+/any 1>p 2<A4 2+/any", KILLED, {"overwrite"}),
     (
         "conflict acknowledged, run killed",
@@ -318,6 +324,7 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ("killed with a claim", "1<A4 1+/status=CLAIMED", CLAIMS),
     ("interrupted with messages left", "1<A4 1! 1>f 2<A4 2! 2>f send#A4", STOPPED),
     ("not drained with messages left", "1<A4 1! 1>f send#A4 send#B2", NOT_DRAINED),
+    ("not drained, receives left", "1<A4 1! 1>f", LONG_AFTER),
     ("not drained, last receive still hidden", "1<A4/receives=3 1! 1>f", NOT_DRAINED),
     ("not drained, received again after its delete", "1<A4 1>. 2<#1 2! 2>f", NOT_DRAINED),
     ("not drained, one copy dead, one open", "1<A4 1! 1>f dlq#1 send#A4", NOT_DRAINED),

@@ -162,8 +162,9 @@ QUALIFY row_number() OVER (PARTITION BY order_key ORDER BY stored_at, call_id, d
 -- or open. A delete holds unless the message was received again after it.
 --
 -- `refused`: the handler's own last word was no, and not for want of a chance. Not so when the
--- message was received but never given to it, when only the delete failed, when the
--- invocation met an injected fault, or when it was shown a claim that was still in progress.
+-- message was received but never given to it, when only the delete failed or came after the
+-- queue had moved the message, when the invocation met an injected fault, or when it was
+-- shown a claim that was still in progress.
 CREATE TEMP TABLE fates AS
 WITH hindered AS (
     SELECT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
@@ -208,7 +209,8 @@ WITH hindered AS (
 SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
     p.receives, p.received_at, p.deleted_at, d.dead_at, p.last_delivery_id,
     v.invocation_id AS last_invocation_id,
-    v.invocation_id IS NOT NULL AND a.outcome IN ('returned', 'deleted')
+    v.invocation_id IS NOT NULL
+        AND (a.outcome = 'returned' OR (a.outcome = 'deleted' AND d.dead_at IS NULL))
         AND v.invocation_id NOT IN (SELECT invocation_id FROM hindered) AS refused,
     CASE
         WHEN d.dead_at IS NOT NULL AND d.dead_at >= coalesce(p.received_at, d.dead_at)

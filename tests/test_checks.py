@@ -135,6 +135,12 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
         RUN,
         {"duplicate-failed"},
     ),
+    (
+        "duplicate dead-lettered, the insert's reply lost",
+        "1<A4 1?/did 1>timeout 2<A4 2- 2>f dlq#2 3<#1 3- 3>d",
+        RUN,
+        {"duplicate-failed"},
+    ),
     ("duplicate set aside", "1<A4 1+ 1>p 2<A4 2- 2@sqs 2>. aside#2", RUN, {"duplicate-failed"}),
     (
         "rejected before anything was there",
@@ -186,6 +192,12 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
     (
         "claim left in the orders table",
         "1<A4 1+/status=CLAIMED 1>f dlq#1",
+        CLAIMS,
+        {"stuck-message"},
+    ),
+    (
+        "claim left by a crash, never taken over",
+        "1<A4 1+/status=CLAIMED 1r/fault 1>crash 2<#1 2-/status=CLAIMED 2>f dlq#1",
         CLAIMS,
         {"stuck-message"},
     ),
@@ -260,6 +272,11 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     (
         "claim taken over after a crash",
         "1<A4 1+/status=CLAIMED 1>crash 2<#1 2+/any/status=CLAIMED2 2+/any/status=COMPLETED 2>p",
+        CLAIMS,
+    ),
+    (
+        "claim left by an injected crash in the last receive",
+        "1<A4 1+/status=CLAIMED 1r/fault 1>crash dlq#1",
         CLAIMS,
     ),
     (

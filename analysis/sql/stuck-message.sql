@@ -1,10 +1,17 @@
 -- A message had all its receives, its visibility timeout has passed and passed once more,
 -- and it was neither deleted nor moved to the dead-letter queue. Or all messages of an order
 -- are settled and a claim is still one: an item that its table's `complete_when` does not
--- count as done (tables of role orders and guard).
+-- count as done (tables of role orders and guard). A claim whose last writer met an injected
+-- fault is left behind only if the handler had a chance to take it over: an invocation of the
+-- order that met no fault began after that writer had ended.
 --
 -- Messages that merely had not come round when the run stopped are left over, not stuck.
-WITH claims AS (
+WITH faulted AS (
+    SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
+), chances AS (
+    SELECT order_key, max(started_at) AS last_at FROM work ANTI JOIN faulted USING (invocation_id)
+    GROUP BY order_key
+), claims AS (
     SELECT f.resource, f.item_key, f.order_key AS planned_key, w.order_key, w.invocation_id
     FROM finals f
     LEFT JOIN (
@@ -19,8 +26,12 @@ WITH claims AS (
         WHERE t.decision IN ('accepted', 'unknown')
         GROUP BY t.resource, t.item_key
     ) w USING (resource, item_key)
+    LEFT JOIN faulted x USING (invocation_id)
+    LEFT JOIN invocations i USING (invocation_id)
+    LEFT JOIN chances h ON h.order_key = w.order_key
     WHERE NOT f.complete AND f.item_before IS DISTINCT FROM f.item AND f.written
         AND NOT coalesce(w.unsettled, true)
+        AND (x.invocation_id IS NULL OR coalesce(h.last_at > i.ended_at, false))
 ), stuck AS (
     SELECT f.order_key, [f.message_no] AS message_nos, f.last_invocation_id AS invocation_id,
         'message ' || f.message_no || ' was received ' || f.receives

@@ -248,6 +248,7 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ("sent twice by the driver", "1<A4 1+ 1>p 2<#1/resent 2- 2>d", RUN),
     ("refused, later acknowledged", "1<A4 1. 2<A4 2- 2>f 1+ 1>p 3<#2 3- 3>d", RUN),
     ("dead-lettered before its end came", "1<A4 1+ 1>p 2<A4 2- dlq#2 2>d", RUN),
+    ("dead-lettered so, under a new id", "1<A4 1+ 1>p 2<A4 2- aside#2 2>d", RUN),
     ("delete failed to the end", "1<A4 1+ 1>p 2<A4 2- 2>d/keep dlq#2", RUN),
     ("refused to the end while the first was at work", "1<A4 1. 2<A4 2- 2>f 1+ 1>p dlq#2", RUN),
     ("refused by an injected fault", "1<A4 1+ 1>p 2<A4 2!/fault 2>f dlq#2", RUN),

@@ -158,8 +158,8 @@ QUALIFY row_number() OVER (PARTITION BY order_key ORDER BY stored_at, call_id, d
 
 -- Fates --------------------------------------------------------------------------------
 -- One row per physical message, judged by its last fate: deleted, dead_lettered, set_aside
--- (deleted, and the handler put a message with the same body into the dead-letter queue)
--- or open. A delete holds unless the message was received again after it.
+-- (deleted, and the handler put a message with the same body into the dead-letter queue, for
+-- which it must have called SQS) or open. A delete holds unless the message was received again after it.
 --
 -- `refused`: the handler's own last word was no, and not for want of a chance. Not so when the
 -- message was received but never given to it, when only the delete failed or came after the
@@ -201,10 +201,9 @@ WITH hindered AS (
         SELECT body FROM messages WHERE message_no IN (SELECT message_no FROM renamed)
     )
 ), told AS (
-    -- Invocations that may have set a message aside which was not yet seen to arrive.
-    SELECT DISTINCT invocation_id FROM calls
-    WHERE service = 'sqs' AND decision IN ('accepted', 'unknown')
-        AND NOT (SELECT ended FROM facts)
+    -- Messages that one of their invocations may have set aside.
+    SELECT DISTINCT d.sqs_message_id FROM deliveries d JOIN calls c USING (invocation_id)
+    WHERE c.service = 'sqs' AND c.decision IN ('accepted', 'unknown')
 )
 SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
     p.receives, p.received_at, p.deleted_at, d.dead_at, p.last_delivery_id,
@@ -216,8 +215,10 @@ SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
         WHEN d.dead_at IS NOT NULL AND d.dead_at >= coalesce(p.received_at, d.dead_at)
             THEN 'dead_lettered'
         WHEN p.deleted_at IS NOT NULL AND coalesce(p.kept_at <= p.deleted_at, true) THEN CASE
+            WHEN t.sqs_message_id IS NULL THEN 'deleted'
             WHEN p.message_no IN (SELECT message_no FROM same_body) THEN 'set_aside'
-            WHEN v.invocation_id IN (SELECT invocation_id FROM told) THEN 'open'
+            -- It may not have been seen to arrive yet.
+            WHEN NOT (SELECT ended FROM facts) THEN 'open'
             ELSE 'deleted' END
         -- A queue that gives a redriven message a new id.
         WHEN p.message_no IN (SELECT message_no FROM renamed) THEN 'dead_lettered'
@@ -226,6 +227,7 @@ SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
 FROM physical p
 JOIN planned l USING (message_no)
 LEFT JOIN dead d USING (sqs_message_id)
+LEFT JOIN told t USING (sqs_message_id)
 LEFT JOIN deliveries v ON v.delivery_id = p.last_delivery_id
 LEFT JOIN acks a ON a.delivery_id = p.last_delivery_id;
 

@@ -64,18 +64,19 @@ def loadtest(*arguments: str | Path, cwd: Path) -> Ended:
     return Ended(code, out.getvalue(), err.getvalue())
 
 
-def start(
+@contextlib.contextmanager
+def started(
     *arguments: str | Path,
     cwd: Path,
     module: str = "loadtest",
     python: str = sys.executable,
     wrapper: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
-) -> subprocess.Popen[str]:
-    """Start the command in a process of its own, which ``cwd`` marks as this test's."""
+) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, which ``cwd`` marks as this test's."""
     variables = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     keys = {"AWS_ACCESS_KEY_ID": "onceproof", "AWS_SECRET_ACCESS_KEY": "onceproof"}
-    return subprocess.Popen(
+    with subprocess.Popen(
         [*wrapper, python, "-m", module, *map(str, arguments)],
         cwd=cwd,
         env={**variables, **keys, "AWS_EC2_METADATA_DISABLED": "true", "COLUMNS": "100"}
@@ -85,23 +86,28 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-
-
-def ended(process: subprocess.Popen[str], timeout_s: float = 60.0) -> Ended:
-    """Wait for its end. A process that hangs is killed and fails the test."""
-    with process:
+    ) as process:
         try:
-            out, err = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
+            yield process
+        finally:
+            process.kill()  # where a test has failed before its end
+
+
+def end_of(process: subprocess.Popen[str]) -> Ended:
+    """Wait for its end; one that hangs fails the test."""
+    out, err = process.communicate(timeout=60)
     return Ended(process.returncode, out, err)
+
+
+def loadtest_apart(*arguments: str | Path, cwd: Path, **options: Any) -> Ended:
+    """Run the command in a process of its own."""
+    with started(*arguments, cwd=cwd, **options) as process:
+        return end_of(process)
 
 
 def analysis(run: Path, *arguments: str) -> Ended:
     """``python -m analysis RUN``"""
-    return ended(start(run, *arguments, cwd=run.parent, module="analysis"))
+    return loadtest_apart(run, *arguments, cwd=run.parent, module="analysis")
 
 
 # --- what a run leaves behind -----------------------------------------------------------
@@ -189,7 +195,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     """Read what it prints up to this text."""
     assert process.stdout is not None
     said = b""
-    # Byte by byte: what follows is left for :func:`ended`.
+    # Byte by byte: what follows is left for :func:`end_of`.
     while not said.endswith(text.encode()):
         byte = os.read(process.stdout.fileno(), 1)
         assert byte, f"never said: {text}"

@@ -18,14 +18,15 @@ from tests.cli import (
     Ended,
     Reply,
     analysis,
-    ended,
+    end_of,
     endpoint,
     forward,
     loadtest,
+    loadtest_apart,
     names_at,
     only_run,
     processes_of,
-    start,
+    started,
     until,
 )
 from tests.handlers import write_handlers
@@ -331,7 +332,7 @@ def test_an_embedded_aws_that_does_not_start(cwd: Path) -> None:
     (packages / "ministack" / "__init__.py").write_text("raise RuntimeError('it is broken')\n")
     (packages / "rest.pth").write_text(f"import site; site.addsitedir({here!r})\n")
     python = str(cwd / "broken" / "bin" / "python")
-    end = ended(start("run", cwd=cwd, python=python))
+    end = loadtest_apart("run", cwd=cwd, python=python)
     assert_told(end, 4, "the embedded AWS (ministack) did not start", "it is broken")
     assert "--endpoint-url" in end.said
     assert processes_of(cwd) == []
@@ -342,11 +343,12 @@ def test_an_embedded_aws_that_does_not_start(cwd: Path) -> None:
 
 def test_a_disk_that_is_full_in_mid_run(cwd: Path, emulator_url: str) -> None:
     arguments = ["--orders", "200", "--rate", "20", "--endpoint-url", emulator_url]
-    process = start("run", *arguments, cwd=cwd)
-    until(lambda: (cwd / "runs").exists() and only_run(cwd).lines("acks"), "acknowledgements")
-    # Every further write to a file fails, as on a full disk.
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
-    end = ended(process)
+    with started("run", *arguments, cwd=cwd) as process:
+        until(lambda: any((cwd / "runs").glob("*")), "a run")
+        until(lambda: only_run(cwd).lines("acks"), "acknowledgements")
+        # Every further write to a file fails, as on a full disk.
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
+        end = end_of(process)
     run = only_run(cwd)
     assert_told(end, 4, "could not be written", "File too large", "Free some space")
     assert processes_of(cwd) == []
@@ -359,7 +361,7 @@ def test_a_disk_that_is_full_in_mid_run(cwd: Path, emulator_url: str) -> None:
 def test_a_disk_that_has_no_room_for_the_report(cwd: Path, emulator_url: str) -> None:
     # 40 blocks of 512 or 1024 bytes: enough for the evidence of four messages, no more.
     wrapper = ("sh", "-c", 'ulimit -f 40; exec "$@"', "sh")
-    end = ended(start("run", "--endpoint-url", emulator_url, cwd=cwd, wrapper=wrapper))
+    end = loadtest_apart("run", "--endpoint-url", emulator_url, cwd=cwd, wrapper=wrapper)
     run = only_run(cwd)
     assert_told(
         end, 4, "the run is over", "File too large", f"loadtest report runs/{run.path.name}"

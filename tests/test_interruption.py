@@ -14,14 +14,14 @@ from analysis.schema import RunStatus
 from tests.cli import (
     Run,
     analysis,
-    ended,
+    end_of,
     is_running,
     loadtest,
     names_at,
     only_run,
     processes_of,
     read_until,
-    start,
+    started,
     until,
     variable_of,
 )
@@ -50,10 +50,16 @@ def cwd(tmp_path: Path) -> Path:
 
 
 def until_recorded(cwd: Path, table: str, rows: int) -> None:
-    until(
-        lambda: (cwd / "runs").exists() and len(only_run(cwd).lines(table)) >= rows,
-        f"{rows} rows of {table}",
-    )
+    until(lambda: any((cwd / "runs").glob("*")), "a run")
+    until(lambda: len(only_run(cwd).lines(table)) >= rows, f"{rows} rows of {table}")
+
+
+def refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def assert_nothing_left(cwd: Path, url: str) -> None:
@@ -65,10 +71,10 @@ def assert_nothing_left(cwd: Path, url: str) -> None:
 def test_one_signal_stops_sending_then_drains_and_judges(
     number: int, cwd: Path, emulator_url: str
 ) -> None:
-    process = start("run", "--endpoint-url", emulator_url, cwd=cwd)
-    until_recorded(cwd, "acks", 6)
-    process.send_signal(number)
-    end = ended(process)
+    with started("run", "--endpoint-url", emulator_url, cwd=cwd) as process:
+        until_recorded(cwd, "acks", 6)
+        process.send_signal(number)
+        end = end_of(process)
     run = only_run(cwd)
     assert (end.code, end.err) == (3, "")
     assert "stopping: no more messages are sent" in end.said
@@ -90,30 +96,30 @@ def test_a_second_signal_stops_what_is_under_way(cwd: Path, emulator_url: str) -
         "import time\ndef handler(event, context):\n    time.sleep(50)\n"
     )
     arguments = ["--code", "src", "--handler", "slow.handler", "--endpoint-url", emulator_url]
-    process = start("run", *arguments, cwd=cwd)
-    until_recorded(cwd, "invocations", 2)
-    process.send_signal(signal.SIGINT)
-    read_until(process, "Ctrl-C again stops now")
-    process.send_signal(signal.SIGINT)
-    end = ended(process)
+    with started("run", *arguments, cwd=cwd) as process:
+        until_recorded(cwd, "invocations", 2)
+        process.send_signal(signal.SIGINT)
+        read_until(process, "Ctrl-C again stops now")
+        process.send_signal(signal.SIGINT)
+        end = end_of(process)
     run = only_run(cwd)
     assert (end.code, end.err) == (3, "")
     assert run.info.status is RunStatus.INTERRUPTED
-    started, outcomes = (
+    last_start, outcomes = (
         run.rows("SELECT max(started_at) AS at FROM invocations")[0]["at"],
         run.rows("SELECT outcome FROM invocations"),
     )
     assert {row["outcome"] for row in outcomes} == {None}, "the handler had not returned"
     assert run.info.ended_at is not None
-    assert run.info.ended_at - started < 10_000_000_000, "the time of grace was not used up"
+    assert run.info.ended_at - last_start < 10_000_000_000, "the time of grace was not used up"
     assert_nothing_left(cwd, emulator_url)
 
 
 def test_a_signal_while_the_embedded_aws_starts(cwd: Path) -> None:
-    process = start("run", cwd=cwd)
-    read_until(process, "starting the embedded AWS")
-    process.send_signal(signal.SIGINT)
-    end = ended(process)
+    with started("run", cwd=cwd) as process:
+        read_until(process, "starting the embedded AWS")
+        process.send_signal(signal.SIGINT)
+        end = end_of(process)
     assert (end.code, end.err) == (3, "")
     assert "INCONCLUSIVE" in end.out
     assert "interrupted" in end.out
@@ -124,11 +130,11 @@ def test_a_signal_while_the_embedded_aws_starts(cwd: Path) -> None:
 def test_signals_while_the_handler_starts(cwd: Path, emulator_url: str) -> None:
     (cwd / "src" / "slow.py").write_text("import time\ntime.sleep(50)\n")
     arguments = ["--code", "src", "--handler", "slow.handler", "--endpoint-url", emulator_url]
-    process = start("run", *arguments, cwd=cwd)
-    read_until(process, "starting 2 environments")
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    end = ended(process)
+    with started("run", *arguments, cwd=cwd) as process:
+        read_until(process, "starting 2 environments")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        end = end_of(process)
     assert (end.code, end.err) == (3, "")
     assert only_run(cwd).info.status is RunStatus.INTERRUPTED
     assert_nothing_left(cwd, emulator_url)
@@ -136,10 +142,10 @@ def test_signals_while_the_handler_starts(cwd: Path, emulator_url: str) -> None:
 
 def test_a_signal_while_judging(cwd: Path, emulator_url: str) -> None:
     arguments = ["--orders", "4", "--rate", "max", "--endpoint-url", emulator_url]
-    process = start("run", *arguments, cwd=cwd)
-    read_until(process, "judging")
-    process.send_signal(signal.SIGINT)
-    end = ended(process)
+    with started("run", *arguments, cwd=cwd) as process:
+        read_until(process, "judging")
+        process.send_signal(signal.SIGINT)
+        end = end_of(process)
     assert (end.code, end.err) == (3, "interrupted\n")
     run = only_run(cwd)
     assert run.info.status is RunStatus.FINISHED
@@ -164,19 +170,18 @@ def test_a_kill_leaves_no_process_and_evidence_to_judge(
     handler: str, verdict: str, code: int, cwd: Path
 ) -> None:
     home = Path(consumer.__file__).parent
-    process = start("run", "--code", home, "--handler", handler, cwd=cwd)
-    seen = _stored if code == 3 else _overwritten
-    until_recorded(cwd, "acks", 6)
-    until(lambda: seen(only_run(cwd)) >= 2, "writes")
-    children = processes_of(cwd)
-    ports = {port for pid in children if (port := variable_of(pid, "GATEWAY_PORT"))}
-    assert len(children) == 1 + 1 + 1 + 2, "tester, watchdog, emulator, two environments"
-    process.kill()
-    ended(process)
+    with started("run", "--code", home, "--handler", handler, cwd=cwd) as process:
+        seen = _stored if code == 3 else _overwritten
+        until_recorded(cwd, "acks", 6)
+        until(lambda: seen(only_run(cwd)) >= 2, "writes")
+        children = processes_of(cwd)
+        ports = {port for pid in children if (port := variable_of(pid, "GATEWAY_PORT"))}
+        assert len(children) == 1 + 1 + 1 + 2, "tester, watchdog, emulator, two environments"
+        process.kill()
+        end_of(process)
     until(lambda: not any(map(is_running, children)), "the end of every child")
     assert processes_of(cwd) == []
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", int(ports.pop()))).close()
+    until(lambda: refuses(int(*ports)), "a port that is free")
 
     run = only_run(cwd)
     assert run.info.status is RunStatus.RUNNING

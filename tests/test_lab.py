@@ -8,14 +8,13 @@ from typing import Any
 
 from tests.cli import (
     Reply,
-    ended,
     endpoint,
     forward,
     loadtest,
+    loadtest_apart,
     names_at,
     only_run,
     processes_of,
-    start,
 )
 
 PROMISES = (
@@ -31,7 +30,7 @@ PROMISES = (
 
 def test_the_lab_keeps_its_promises(tmp_path: Path) -> None:
     # The proxy of a machine must not come between it and its own loopback.
-    end = ended(start("lab", cwd=tmp_path, env={"HTTP_PROXY": "http://127.0.0.1:9"}))
+    end = loadtest_apart("lab", cwd=tmp_path, env={"HTTP_PROXY": "http://127.0.0.1:9"})
     assert (end.code, end.err) == (0, ""), end.out
     for promise in PROMISES:
         assert promise in end.said

@@ -14,12 +14,11 @@ from analysis.schema import TABLES, RunStatus
 from tests.cli import (
     Run,
     analysis,
-    ended,
     loadtest,
+    loadtest_apart,
     names_at,
     only_run,
     processes_of,
-    start,
     verdict_json,
 )
 from tests.handlers import write_handlers
@@ -50,7 +49,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
     """A run of the reference handler on an embedded AWS, and what was printed."""
     cwd = tmp_path_factory.mktemp("reference")
     (cwd / "loadtest.toml").write_text(QUICK)
-    end = ended(start("run", *PLAN, cwd=cwd))
+    end = loadtest_apart("run", *PLAN, cwd=cwd)
     assert (end.code, end.err) == (0, ""), end.out
     assert processes_of(cwd) == []
     return only_run(cwd), end.out

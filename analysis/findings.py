@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 MAX_SHOWN = 100
-"""Findings of one kind that are explained and drawn; the count is always exact."""
+"""Findings of one kind that are told one by one; the count is always exact."""
+
+MAX_GROUPS = 5
+"""Groups of one kind that are shown, each with one finding proved and drawn."""
 
 
 class FindingKind(StrEnum):
@@ -52,6 +55,43 @@ class CheckStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Actor:
+    """An invocation that takes part in a proof, named by a letter in text and picture."""
+
+    letter: str  # "A", in the order in which they began
+    invocation_id: int
+    text: str  # "invocation 441, environment 3, with message 443 (copy)"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happened. Times count from the first receive of the order."""
+
+    text: str
+    at_ns: int | None = None  # None: not at a known time
+    until_ns: int | None = None  # answered, or acknowledged
+    actor: str | None = None  # the letter of who did it
+    call_id: int | None = None
+    key: str | None = None  # of the item it was about, as short text, like all that follow
+    condition: str | None = None
+    before: str | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Why a finding holds: who took part, what each did in order, and what follows."""
+
+    order_key: str | None
+    actors: tuple[Actor, ...]
+    steps: tuple[Step, ...]
+    steps_left_out: int
+    conclusion: str
+    drawing: tuple[str, ...]  # the steps as swim lanes of plain characters, 80 columns
+    query: str | None  # SQL that shows all calls of the actors
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that must not be, with the rows that show it."""
 
@@ -62,6 +102,17 @@ class Finding:
     invocation_ids: tuple[int, ...] = ()
     call_ids: tuple[int, ...] = ()
     flags: tuple[str, ...] = ()  # "identical", "resurrected"
+    proof: Proof | None = None  # of the example of a group only
+
+
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    """Findings of one kind whose invocations did the same: most likely one cause."""
+
+    pattern: str  # what they did, without keys and values
+    count: int  # exact
+    orders: int  # different order keys among them, exact
+    example: Finding  # the smallest one
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +126,8 @@ class CheckReport:
     count: int  # exact
     findings: tuple[Finding, ...] = ()  # at most MAX_SHOWN
     note: str | None = None
+    groups: tuple[FindingGroup, ...] = ()  # the largest ones, at most MAX_GROUPS
+    patterns: int = 0  # groups there are, exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +171,16 @@ class Exposure:
     contestable_orders: int  # orders with two or more messages
     most_in_flight: int  # invocations of one order at the same time, at most
     busiest_order: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the same load did to a handler with a known race (read, then write)."""
+
+    caught: bool  # it overwrote something
+    overwrites: int
+    overlapping_pairs: int
+    note: str | None = None  # why there is nothing to count
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +229,4 @@ class Verdict:
     checks: tuple[CheckReport, ...]
     timing: Timing | None
     notes: tuple[str, ...] = field(default=())  # facts a reader must know: damaged evidence, ...
+    control: Control | None = None  # None: none was asked for

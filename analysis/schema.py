@@ -346,6 +346,9 @@ class RunInfo:
     left_over: tuple[str, ...] = ()  # what had not settled, and why, one sentence each
     error: str | None = None
     command: str | None = None  # the command line that repeats the run, quoted for a shell
+    control: bool = False
+    """Whether the same load was then put on a handler with a known race: a run of its own,
+    in the directory ``control`` of this one."""
 
 
 # --- items ----------------------------------------------------------------------------

@@ -12,17 +12,20 @@ from analysis.exposure import measure_exposure
 from analysis.findings import (
     CheckReport,
     CheckStatus,
+    Control,
     Counts,
     Exposure,
+    FindingKind,
     Rule,
     Verdict,
     VerdictWord,
 )
 from analysis.schema import RunStatus
-from analysis.store import Evidence, open_evidence
+from analysis.store import Evidence, load_run, open_evidence
 from analysis.timing import measure
 
 VERDICT_FILE = "verdict.json"
+CONTROL_DIRECTORY = "control"
 
 _COUNTS = """
 WITH orders_writes AS (
@@ -88,12 +91,15 @@ def judge(run_dir: Path) -> Verdict:
 
     :raises EvidenceError: the directory cannot be read as evidence.
     """
+    control = _judge_control(run_dir)
     with open_evidence(run_dir) as evidence:
         (counted,) = evidence.rows(_COUNTS)
         counts = Counts(**counted)
         exposure = measure_exposure(evidence)
         checks = run_checks(evidence)
         rules = _rules(evidence, counts, exposure, checks)
+        if control is not None:
+            rules += (_control_rule(control),)
         failed = [rule for rule in rules if not rule.passed]
         if any(check.count for check in checks):
             word = VerdictWord.FAIL
@@ -117,6 +123,7 @@ def judge(run_dir: Path) -> Verdict:
             checks=checks,
             timing=measure(evidence),
             notes=_notes(evidence, checks),
+            control=control,
         )
 
 
@@ -259,6 +266,36 @@ def _resolved_rule(evidence: Evidence) -> Rule:
         not open_questions,
         "the evidence settles what every write did",
         "; ".join(open_questions) or "all settled",
+    )
+
+
+def _judge_control(run_dir: Path) -> Control | None:
+    """The control of a run, judged as any other run; None when none was asked for."""
+    if not load_run(run_dir).control:
+        return None
+    try:
+        verdict = judge(run_dir / CONTROL_DIRECTORY)
+    except EvidenceError:
+        return Control(False, 0, 0, "the control was not run, or its evidence cannot be read")
+    (overwrites,) = (check.count for check in verdict.checks if check.kind is FindingKind.OVERWRITE)
+    return Control(overwrites > 0, overwrites, verdict.exposure.overlapping_pairs)
+
+
+def _control_rule(control: Control) -> Rule:
+    if control.note is not None:
+        actual = control.note
+    elif control.caught:
+        actual = f"this load caught a read-then-write handler ({control.overwrites} overwrites)"
+    else:
+        actual = (
+            "this load would NOT have caught a read-then-write handler "
+            f"(no overwrite, {control.overlapping_pairs} overlapping pairs)"
+        )
+    return Rule(
+        "control",
+        control.caught,
+        "under the same load, a handler that reads and then writes overwrites something",
+        actual,
     )
 
 

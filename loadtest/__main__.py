@@ -1,4 +1,4 @@
-"""The command line: ``loadtest run | lab | report``."""
+"""The command line: ``loadtest run | report | lab | mutants``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from analysis.verdict import judge, write_verdict
 from consumer.clock import HostClock
 from loadtest import __version__
 from loadtest.config import load_settings
+from loadtest.event_loop import run_in_loop
 from loadtest.lab import walk
+from loadtest.matrix import MatrixProgress, print_matrix
+from loadtest.mutants import chosen, run_matrix
 from loadtest.run import run as run_load
 from loadtest.stage import check_endpoint
 from loadtest.terminal import Quiet, Reporter, Terminal, print_verdict
@@ -115,6 +118,14 @@ def run(
         str | None,
         typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
     ] = None,
+    control: Annotated[
+        bool,
+        typer.Option(
+            "--control",
+            help="Afterwards put the same load on a handler with a known race, and PASS only if "
+            "that one was caught.",
+        ),
+    ] = False,
     out: Annotated[
         Path, typer.Option(help="Folder for the run's directory.", rich_help_panel=_OUTPUT)
     ] = Path("runs"),
@@ -160,6 +171,7 @@ def run(
         command=shlex.join(["loadtest", *sys.argv[1:]]),
         clock=HostClock(),
         reporter=reporter,
+        control=control,
     )
     if json:
         sys.stdout.write((run_dir / "verdict.json").read_text())
@@ -212,6 +224,43 @@ def lab(
     console = Console(highlight=False)
     held = walk(endpoint_url=endpoint_url, out=out, clock=HostClock(), console=console)
     raise typer.Exit(0 if held else 1)
+
+
+@app.command()
+def mutants(
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="This bug; may be given several times.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plans.")] = 1,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the runs; only those that went wrong are kept.")
+    ] = Path("runs"),
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the matrix as JSON and nothing else.")
+    ] = False,
+) -> None:
+    """Run the planted bugs: each must be caught, and each correct twin left alone.
+
+    Every bug is a handler with one mistake that was made in earnest somewhere, and gets a
+    small flood. Exit code 1 when a bug is missed or a correct twin is blamed.
+
+    Example: loadtest mutants --only read_then_write
+    """
+    bugs = chosen(only or ())
+    progress = MatrixProgress(
+        Console(stderr=json, highlight=False), sum(not bug.needs for bug in bugs)
+    )
+    try:
+        matrix = run_in_loop(
+            run_matrix(bugs, seed=seed, out=out, clock=HostClock(), progress=progress)
+        )
+    finally:
+        progress.close()
+    if json:
+        sys.stdout.write(matrix.json())
+    else:
+        print_matrix(Console(highlight=False), matrix)
+    raise typer.Exit(matrix.exit_code)
 
 
 def main() -> None:

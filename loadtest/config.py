@@ -117,7 +117,19 @@ def load_settings(config_path: Path | None, flags: Mapping[str, object], cwd: Pa
     :raises UsageError: with one line for each problem.
     """
     given = {key: value for key, value in flags.items() if value is not None}
-    source = _read(config_path, cwd)
+    return _settings(_read(config_path, cwd), given, cwd)
+
+
+def settings_of(data: Mapping[str, Any], base: Path) -> Settings:
+    """Settings from the tables of a configuration file, given as a mapping.
+
+    :param base: what its paths are relative to.
+    :raises UsageError: with one line for each problem.
+    """
+    return _settings(_Source("", "", base, data), {}, base)
+
+
+def _settings(source: _Source, given: Mapping[str, object], cwd: Path) -> Settings:
     problems = _Problems(source, frozenset(given))
     settings = _checked(_merged(source, given, cwd), problems)
     if settings is None or problems.lines:

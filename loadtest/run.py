@@ -20,10 +20,11 @@ from analysis.findings import Verdict
 from analysis.report import write_outputs
 from analysis.schema import PlanInfo, RunInfo, RunStatus
 from analysis.store import finish_evidence, load_run
-from analysis.verdict import judge, write_verdict
+from analysis.verdict import CONTROL_DIRECTORY, judge, write_verdict
 from consumer.clock import Clock
 from loadtest import __version__
 from loadtest.config import Settings
+from loadtest.control import control_settings
 from loadtest.event_loop import run_in_loop
 from loadtest.plan import Plan, make_plan
 from loadtest.stage import Stage, table_infos
@@ -75,6 +76,7 @@ def run_info(
     endpoint_url: str | None,
     created_at: int,
     command: str,
+    control: bool = False,
 ) -> RunInfo:
     """What is asked, as ``run.json`` keeps it: no secret, and enough to judge and to repeat."""
     load, queue = settings.load, settings.queue
@@ -83,6 +85,7 @@ def run_info(
         tool_version=__version__,
         created_at=created_at,
         command=command,
+        control=control,
         target="local" if endpoint_url is None else "endpoint",
         handler=settings.handler.handler,
         code=str(settings.handler.code),
@@ -134,7 +137,7 @@ def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list
     ]
 
 
-class _Stops:
+class Stops:
     """Ctrl-C: the first stops sending, the second stops now."""
 
     def __init__(self, reporter: Reporter) -> None:
@@ -184,14 +187,61 @@ def run(
     command: str,
     clock: Clock,
     reporter: Reporter,
+    control: bool = False,
 ) -> tuple[Path, Verdict]:
     """Carry out one run; its directory and its verdict.
 
     :param command: how it was asked for, for the report's "to repeat it".
+    :param control: put the same load on a handler with a known race afterwards.
     :raises OnceproofError: when the run could not be carried out; the directory keeps what
         was recorded, and says why.
     """
     run_id, run_dir = new_run_dir(out, clock)
+    recorded = [run_dir]
+    info = _record(
+        settings, run_id, run_dir, endpoint_url, command, clock, reporter, control=control
+    )
+    if control and info.status is not RunStatus.INTERRUPTED:
+        reporter.phase("the same load on the control, a read-then-write handler")
+        recorded.append(run_dir / CONTROL_DIRECTORY)
+        recorded[-1].mkdir()
+        _record(
+            control_settings(settings),
+            f"{run_id}-control",
+            recorded[-1],
+            endpoint_url,
+            command,
+            clock,
+            reporter,
+        )
+    reporter.phase("judging")
+    try:
+        for directory in recorded:
+            finish_evidence(directory)
+        verdict = judge(run_dir)
+        write_verdict(run_dir, verdict)
+        write_outputs(run_dir, verdict)
+    except (EvidenceError, OSError) as error:
+        # The directory is this run's own: what fails here is the disk, not what was asked.
+        raise RecordingError(
+            f"the run is over, but its verdict and report could not be written: {error} "
+            f"Then: loadtest report {run_dir}"
+        ) from error
+    return run_dir, verdict
+
+
+def _record(
+    settings: Settings,
+    run_id: str,
+    run_dir: Path,
+    endpoint_url: str | None,
+    command: str,
+    clock: Clock,
+    reporter: Reporter,
+    *,
+    control: bool = False,
+) -> RunInfo:
+    """Flood and record; how it ended is in the directory's ``run.json`` too."""
     plan = plan_of(settings)
     info = run_info(
         settings,
@@ -200,11 +250,14 @@ def run(
         endpoint_url=endpoint_url,
         created_at=clock.now_ns(),
         command=command,
+        control=control,
     )
     write_run_info(run_dir, info)
     reporter.plan(plan_lines(settings, plan, endpoint_url))
     try:
-        info = run_in_loop(_flood(settings, plan, info, run_dir, endpoint_url, clock, reporter))
+        info = run_in_loop(
+            _stoppable_flood(settings, plan, info, run_dir, endpoint_url, clock, reporter)
+        )
     except OnceproofError as error:
         # On a full disk this cannot be written either; the first error is the one to tell.
         with contextlib.suppress(RecordingError):
@@ -222,22 +275,10 @@ def run(
     finally:
         reporter.close()
     write_run_info(run_dir, info)
-    reporter.phase("judging")
-    try:
-        finish_evidence(run_dir)
-        verdict = judge(run_dir)
-        write_verdict(run_dir, verdict)
-        write_outputs(run_dir, verdict)
-    except (EvidenceError, OSError) as error:
-        # The directory is this run's own: what fails here is the disk, not what was asked.
-        raise RecordingError(
-            f"the run is over, but its verdict and report could not be written: {error} "
-            f"Then: loadtest report {run_dir}"
-        ) from error
-    return run_dir, verdict
+    return info
 
 
-async def _flood(
+async def _stoppable_flood(
     settings: Settings,
     plan: Plan,
     info: RunInfo,
@@ -246,34 +287,51 @@ async def _flood(
     clock: Clock,
     reporter: Reporter,
 ) -> RunInfo:
-    stops = _Stops(reporter)
+    stops = Stops(reporter)
     with stops.on_signals():
-        try:
-            async with Stage(
-                settings,
-                run_dir,
-                run_id=info.run_id,
-                endpoint_url=endpoint_url,
-                clock=clock,
-                phase=reporter.phase,
-                warn=reporter.warn,
-            ) as stage:
-                stops.opening = None
-                info = replace(info, tables=stage.resources.tables, started_at=clock.now_ns())
-                write_run_info(run_dir, info)
-                reporter.phase("flooding")
-                await _carry_out(stage, settings, plan, stops, clock, reporter)
-                await stage.finish()
-                ended = finished(info, stage, _status(stage, stops), clock)
-                return replace(ended, left_over=tuple(_left_over(stage, plan)))
-        except asyncio.CancelledError:
-            if not stops.interrupted:
-                raise
-            return replace(info, status=RunStatus.INTERRUPTED, ended_at=clock.now_ns())
+        return await flood(settings, plan, info, run_dir, endpoint_url, clock, reporter, stops)
+
+
+async def flood(
+    settings: Settings,
+    plan: Plan,
+    info: RunInfo,
+    run_dir: Path,
+    endpoint_url: str | None,
+    clock: Clock,
+    reporter: Reporter,
+    stops: Stops,
+) -> RunInfo:
+    """Open the stage, carry out the plan, read the final items; how it ended.
+
+    :raises OnceproofError: it could not be carried out.
+    """
+    try:
+        async with Stage(
+            settings,
+            run_dir,
+            run_id=info.run_id,
+            endpoint_url=endpoint_url,
+            clock=clock,
+            phase=reporter.phase,
+            warn=reporter.warn,
+        ) as stage:
+            stops.opening = None
+            info = replace(info, tables=stage.resources.tables, started_at=clock.now_ns())
+            write_run_info(run_dir, info)
+            reporter.phase("flooding")
+            await _carry_out(stage, settings, plan, stops, clock, reporter)
+            await stage.finish()
+            ended = finished(info, stage, _status(stage, stops), clock)
+            return replace(ended, left_over=tuple(_left_over(stage, plan)))
+    except asyncio.CancelledError:
+        if not stops.interrupted:
+            raise
+        return replace(info, status=RunStatus.INTERRUPTED, ended_at=clock.now_ns())
 
 
 async def _carry_out(
-    stage: Stage, settings: Settings, plan: Plan, stops: _Stops, clock: Clock, reporter: Reporter
+    stage: Stage, settings: Settings, plan: Plan, stops: Stops, clock: Clock, reporter: Reporter
 ) -> None:
     load = settings.load
     watching = asyncio.create_task(_watch(stage, len(plan.messages), clock, reporter))
@@ -287,7 +345,7 @@ async def _carry_out(
         reporter.close()
 
 
-def _status(stage: Stage, stops: _Stops) -> RunStatus:
+def _status(stage: Stage, stops: Stops) -> RunStatus:
     if stops.interrupted:
         return RunStatus.INTERRUPTED
     return RunStatus.FINISHED if stage.ledger.is_settled else RunStatus.NOT_DRAINED

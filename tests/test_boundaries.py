@@ -12,7 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 OURS = {"analysis", "consumer", "loadtest"}
-HANDLERS = [ROOT / "consumer" / "app.py", *sorted((ROOT / "consumer" / "planted").rglob("*.py"))]
+HANDLERS = [
+    ROOT / "consumer" / "app.py",
+    ROOT / "consumer" / "control.py",
+    *sorted((ROOT / "consumer" / "planted").rglob("*.py")),
+]
 PURE = ["loadtest/plan.py", "loadtest/orders.py", "analysis/schema.py", "analysis/findings.py"]
 IMPURE_MODULES = {"asyncio", "boto3", "duckdb", "aiohttp"}
 

@@ -1,0 +1,120 @@
+"""What ``loadtest mutants`` shows while it is going, and the matrix at its end."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from loadtest.mutants import Matrix, Outcome, Trial
+
+
+class MatrixProgress:
+    """A line for each bug that is done; on a terminal also what is under way."""
+
+    def __init__(self, console: Console, floods: int) -> None:
+        self._console = console
+        self._floods = floods
+        self._done = 0
+        self._running: list[str] = []
+        self._status: Status | None = None
+        if console.is_terminal:
+            self._status = console.status("starting the embedded AWS")
+            self._status.start()
+
+    def started(self, name: str) -> None:
+        self._running.append(name)
+        self._show()
+
+    def ended(self, outcome: Outcome) -> None:
+        assert outcome.bug is not None
+        self._running.remove(outcome.name)
+        self._done += 1
+        line = _mark(outcome) + Text(f" {self._done:2}/{self._floods}  {outcome.name}: ")
+        line += Text(f"{_bug_text(outcome)}, twin {_twin_text(outcome)}, ")
+        line += Text(f"{outcome.bug.seconds:.1f} s", "dim")
+        self._console.print(line, soft_wrap=True)
+        self._show()
+
+    def close(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def _show(self) -> None:
+        if self._status is not None:
+            self._status.update(f"running {' and '.join(self._running)}")
+
+
+def print_matrix(console: Console, matrix: Matrix) -> None:
+    """Bug x kinds of finding, the twins, what was not run, and where the misses are."""
+    table = Table(box=box.SIMPLE, padding=(0, 1), pad_edge=False)
+    for name in ("", "bug", "kind", "expected", "reported"):
+        table.add_column(name)
+    table.add_column("first after", justify="right")
+    table.add_column("s", justify="right")
+    table.add_column("twin")
+    for outcome in matrix.outcomes:
+        if outcome.bug is not None:
+            table.add_row(
+                _mark(outcome),
+                outcome.name,
+                outcome.kind,
+                "\n".join(outcome.expected),
+                "\n".join(f"{kind} {count}" for kind, count in outcome.bug.reported.items()) or "-",
+                _first_text(outcome.bug),
+                f"{outcome.bug.seconds:.1f}",
+                _twin_text(outcome),
+            )
+    if table.row_count:
+        console.print(table)
+    not_run = [outcome for outcome in matrix.outcomes if outcome.bug is None]
+    if not_run:
+        console.print(Text("Not run, for a flood does not show them:"))
+        grid = Table.grid(padding=(0, 2))
+        for outcome in not_run:
+            needs = f"needs {', '.join(outcome.needs)}"
+            grid.add_row(f"  {outcome.name}", outcome.kind, needs, ", ".join(outcome.expected))
+        console.print(grid)
+        console.print()
+    for outcome in matrix.outcomes:
+        for trial in (outcome.bug, outcome.twin):
+            if trial is not None and trial.run_dir is not None:
+                console.print(Text(f"kept  {trial.handler}: {trial.run_dir}"), soft_wrap=True)
+    floods = matrix.caught + len(matrix.missed)
+    bad = bool(matrix.missed or matrix.blamed)
+    summary = f"{matrix.caught} of {floods} bugs caught, {len(matrix.blamed)} correct twins blamed"
+    if matrix.unclear:
+        summary += f", no verdict on {len(matrix.unclear)}"
+    console.print(Text(f"{summary}; seed {matrix.seed}, {matrix.seconds:.0f} s", _style(bad)))
+
+
+def _mark(outcome: Outcome) -> Text:
+    bad = outcome.missed or outcome.blamed or outcome.unclear
+    return Text("✗", "red") if bad else Text("✓", "green")
+
+
+def _style(bad: bool) -> str:
+    return "bold red" if bad else "bold"
+
+
+def _bug_text(outcome: Outcome) -> str:
+    assert outcome.bug is not None
+    said = ", ".join(f"{kind} {count}" for kind, count in outcome.bug.reported.items())
+    if not outcome.missed:
+        return said
+    return f"MISSED, expected {', '.join(outcome.expected)}, reported {said or 'nothing'}"
+
+
+def _twin_text(outcome: Outcome) -> str:
+    assert outcome.twin is not None
+    if outcome.blamed:
+        return f"BLAMED ({', '.join(outcome.twin.reported)})"
+    return "no verdict" if outcome.unclear else "clean"
+
+
+def _first_text(trial: Trial) -> str:
+    if trial.first_finding_after is None:
+        return "-"
+    return f"{trial.first_finding_after} of {trial.messages}"

@@ -1,0 +1,336 @@
+"""The planted bugs: what each is, what must be reported of it, and what shows it. Data only.
+
+Each is a module of ``consumer/planted`` with two handlers: ``handler`` is wrong in one
+thing, ``correct`` is its twin. The module says which public reports the bug stands for;
+their letters here and there are those of the kinds below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from consumer import planted
+
+CODE = Path(planted.__file__).parent
+
+
+class BugKind(StrEnum):
+    """What goes wrong. The reports of one kind share a letter."""
+
+    DELIVERY = "DELIVERY"  # D: the same message arrives again, or its receives are spent unused
+    BATCH = "BATCH"  # B: batches and their partial failures
+    ACK = "ACK"  # A: acknowledged too early, never, or for work not done
+    KEY = "KEY"  # K: the wrong identity
+    CHECK_ACT = "CHECK-ACT"  # C: read, decide, write, and nothing holds it together
+    GUARD = "GUARD"  # G: no condition, or one that cannot fail
+    CLASSIFY = "CLASSIFY"  # E: an error put into the wrong class
+    SELF_CONFLICT = "SELF-CONFLICT"  # S: a retry of one's own successful write
+    COMPARE = "COMPARE"  # P: details compared too loosely, too strictly, or with stale data
+    CLAIM = "CLAIM"  # L: the life of a claim
+    EFFECT = "EFFECT"  # F: order and completeness of side effects
+    SCOPE = "SCOPE"  # W: a guard limited in time or place
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One bug. A flood shows it, unless it ``needs`` more than a flood."""
+
+    name: str  # of its module
+    kind: BugKind
+    reports: tuple[str, ...]
+    expected: tuple[str, ...]  # kinds of finding; each of them must be reported
+    needs: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Tables of a configuration file, over :data:`BASE`."""
+
+
+BASE: Mapping[str, Any] = {
+    "handler": {"timeout": 2},
+    "queue": {"visibility_timeout": 2, "max_receive_count": 2},
+    "order": {"key": "id", "quantity": {"integer": [1, 10]}, "conflict": ["quantity"]},
+    "result": {"processed": "processed", "duplicate": "duplicate"},
+    "load": {"orders": 24, "copies": 4, "conflicts": 0.25, "poison": 0.25, "concurrency": 4},
+}
+"""A small flood whose waits are short: what fails on purpose comes back after 2 s."""
+
+_SKU = {
+    "key": "id",
+    "sku": {"choice": ["bolt", "nut", "screw"]},
+    "quantity": {"integer": [1, 10]},
+    "conflict": ["sku", "quantity"],
+}
+_AMOUNT = {"key": "id", "amount": {"decimal": [1, 2.99, 2]}, "conflict": ["amount"]}
+_CLAIMS = [{"name": "orders", "key": "id", "complete_when": {"phase": ["DONE"]}}]
+_OWN_KEY = {**BASE["order"], "item": {"id": "order_id"}}
+
+
+def _batches(size: int, **load: Any) -> dict[str, Any]:
+    """Batches with partial failures; copies that meet in one batch cannot race."""
+    return {
+        "queue": {"batch_size": size, "report_batch_item_failures": True},
+        "load": load,
+        "expect": {"contended_orders": 0},
+    }
+
+
+PLANTED: tuple[Planted, ...] = (
+    Planted("read_then_write", BugKind.CHECK_ACT, ("C1", "C2", "C3", "C4", "C5"), ("overwrite",)),
+    Planted(
+        "unconditional",
+        BugKind.GUARD,
+        ("G1", "G2", "G10"),
+        ("overwrite", "conflict-acknowledged"),
+    ),
+    Planted("wrong_attribute", BugKind.GUARD, ("G5", "G6"), ("overwrite",)),
+    Planted(
+        "time_in_key",
+        BugKind.GUARD,
+        ("G3", "G4", "G7", "G8", "G9"),
+        ("double-accept",),
+        settings={
+            "table": [{"name": "orders", "key": "id", "sort": "received_at", "sort_type": "N"}]
+        },
+    ),
+    Planted(
+        "message_id_guard",
+        BugKind.KEY,
+        ("K3", "K5"),
+        ("overwrite",),
+        settings={
+            "table": [
+                {"name": "orders", "key": "id"},
+                {"name": "seen", "key": "message_id", "role": "guard"},
+            ],
+            "handler": {
+                "environment": {"TABLE_NAME": "{table:orders}", "SEEN_TABLE": "{table:seen}"}
+            },
+        },
+    ),
+    Planted(
+        "fresh_key",
+        BugKind.KEY,
+        ("K1", "K2"),
+        ("wrong-key", "double-accept"),
+        settings={"order": _OWN_KEY},
+    ),
+    Planted(
+        "missing_key",
+        BugKind.KEY,
+        ("K6",),
+        ("poison-acknowledged", "poison-stored"),
+        settings={"order": {"poison": ["missing-field"]}, "load": {"poison": 0.5}},
+    ),
+    Planted(
+        "narrow_key",
+        BugKind.KEY,
+        ("K8",),
+        ("wrong-key", "lost-order"),
+        settings={"order": {**_SKU, "quantity": {"integer": [1, 3]}, "item": {"id": "order_id"}}},
+    ),
+    Planted("details_unchecked", BugKind.COMPARE, ("P1", "P10"), ("conflict-acknowledged",)),
+    Planted(
+        "some_fields_compared",
+        BugKind.COMPARE,
+        ("P9",),
+        ("conflict-acknowledged",),
+        settings={"order": _SKU, "load": {"conflicts": 0.5}},
+    ),
+    Planted("typed_comparison", BugKind.COMPARE, ("P2", "P12"), ("duplicate-failed",)),
+    Planted(
+        "rounded_comparison",
+        BugKind.COMPARE,
+        ("P8",),
+        ("conflict-acknowledged",),
+        settings={"order": _AMOUNT, "load": {"conflicts": 0.75}},
+    ),
+    Planted(
+        "float_amount",
+        BugKind.COMPARE,
+        ("P11",),
+        ("dead-lettered-order",),
+        settings={"order": _AMOUNT},
+    ),
+    Planted(
+        "digest_of_text",
+        BugKind.COMPARE,
+        ("P4", "P5", "P6", "P7"),
+        ("duplicate-failed",),
+        needs=("copies in other spellings",),
+    ),
+    Planted(
+        "stale_read", BugKind.COMPARE, ("P12", "P13"), ("overwrite",), needs=("fault:stale-read",)
+    ),
+    Planted(
+        "any_client_error",
+        BugKind.CLASSIFY,
+        ("E9",),
+        ("lost-order",),
+        needs=("fault:throttle:lasting",),
+    ),
+    Planted(
+        "errors_in_summary",
+        BugKind.CLASSIFY,
+        ("E10",),
+        ("conflict-acknowledged", "poison-acknowledged"),
+    ),
+    Planted("drops_invalid", BugKind.CLASSIFY, ("E12",), ("poison-acknowledged",)),
+    Planted("duplicate_raises", BugKind.CLASSIFY, ("E11", "S2", "S11"), ("duplicate-failed",)),
+    Planted(
+        "cancelled_is_duplicate",
+        BugKind.CLASSIFY,
+        ("E1", "E2", "E4", "E5", "E6"),
+        ("lost-order",),
+        needs=("fault:transaction-conflict",),
+    ),
+    Planted("cancelled_raises", BugKind.CLASSIFY, ("E3", "E7"), ("duplicate-failed",)),
+    Planted(
+        "own_write_is_foreign",
+        BugKind.SELF_CONFLICT,
+        ("S1", "S3", "S4", "S5", "S6", "S7"),
+        ("self-conflict",),
+        needs=("fault:lost-reply",),
+    ),
+    Planted(
+        "claim_left",
+        BugKind.CLAIM,
+        ("L1", "L3", "L12"),
+        ("stuck-message",),
+        needs=("fault:crash-after-call",),
+        settings={"table": _CLAIMS, "queue": {"max_receive_count": 5}},
+    ),
+    Planted(
+        "stranger_releases",
+        BugKind.CLAIM,
+        ("L6", "L8", "L9"),
+        ("double-accept",),
+        settings={"table": _CLAIMS},
+    ),
+    Planted(
+        "claim_before_validation",
+        BugKind.CLAIM,
+        ("L13",),
+        ("stuck-message",),
+        settings={"table": _CLAIMS, "load": {"poison": 0.5}},
+    ),
+    Planted(
+        "takeover_without_deadline",
+        BugKind.CLAIM,
+        ("L5", "L10", "L11"),
+        ("duplicate-effect",),
+        needs=("effect", "interleaving"),
+        settings={"table": _CLAIMS},
+    ),
+    Planted(
+        "effect_first",
+        BugKind.EFFECT,
+        ("F6", "F7", "F8", "C6"),
+        ("duplicate-effect",),
+        needs=("effect",),
+        settings={"table": _CLAIMS},
+    ),
+    Planted(
+        "effect_lost",
+        BugKind.EFFECT,
+        ("F2", "F4", "F5"),
+        ("missing-effect",),
+        needs=("effect", "fault:crash-after-call"),
+        settings={"table": _CLAIMS},
+    ),
+    Planted(
+        "counts_receives",
+        BugKind.DELIVERY,
+        ("D5", "D9", "D11"),
+        ("conflict-acknowledged", "poison-acknowledged"),
+    ),
+    Planted(
+        "outlives_visibility",
+        BugKind.DELIVERY,
+        ("D1", "D2", "D3", "D4"),
+        ("duplicate-effect",),
+        needs=("effect", "fault:redeliver-during"),
+        settings={"table": _CLAIMS},
+    ),
+    Planted(
+        "batch_raises",
+        BugKind.BATCH,
+        ("B1", "B2", "B5"),
+        ("batch-misreport",),
+        settings=_batches(5, arrangement="spread"),
+    ),
+    Planted(
+        "batch_stops_early",
+        BugKind.BATCH,
+        ("B11",),
+        ("lost-order",),
+        settings=_batches(10, orders=40, copies=2, conflicts=0.0, poison=0.3),
+    ),
+    Planted(
+        "decode_before_loop",
+        BugKind.BATCH,
+        ("B8",),
+        ("dead-lettered-order",),
+        settings=_batches(10, orders=40, copies=1, conflicts=0.0, poison=0.4),
+    ),
+    Planted(
+        "batch_swallows", BugKind.BATCH, ("B9",), ("poison-acknowledged",), settings=_batches(5)
+    ),
+    Planted(
+        "failures_unread",
+        BugKind.BATCH,
+        ("B3", "B4"),
+        ("batch-misreport", "poison-acknowledged"),
+    ),
+    Planted(
+        "malformed_answer",
+        BugKind.BATCH,
+        ("B12",),
+        ("batch-misreport", "duplicate-failed"),
+        settings={"queue": {"report_batch_item_failures": True}},
+    ),
+    Planted("not_awaited", BugKind.ACK, ("A10",), ("premature-ack",)),
+    Planted(
+        "gives_up",
+        BugKind.ACK,
+        ("A11",),
+        ("conflict-acknowledged", "poison-acknowledged"),
+        settings={
+            "handler": {"environment": {"TABLE_NAME": "{table:orders}", "MAX_RECEIVES": "2"}}
+        },
+    ),
+    Planted(
+        "own_poller",
+        BugKind.ACK,
+        ("A1", "A2", "A3", "A4", "A5", "A6", "A7"),
+        ("lost-order",),
+        needs=("worker", "fault:crash-before-call"),
+        settings={
+            "handler": {"environment": {"TABLE_NAME": "{table:orders}", "QUEUE_URL": "{queue_url}"}}
+        },
+    ),
+    Planted("container_memory", BugKind.SCOPE, ("W4", "W5"), ("overwrite",)),
+    Planted(
+        "marked_before_success",
+        BugKind.SCOPE,
+        ("W2", "A8"),
+        ("conflict-acknowledged",),
+        # Two processes: a redelivery meets the one that has seen it every other time.
+        settings={"load": {"conflicts": 0.75, "concurrency": 2}},
+    ),
+    Planted(
+        "guard_expires",
+        BugKind.SCOPE,
+        ("W1", "W7"),
+        ("overwrite",),
+        # Copies 2.5 s apart outlive a guard of 1 s; nothing overlaps then.
+        settings={
+            "handler": {"environment": {"TABLE_NAME": "{table:orders}", "TTL_S": "1"}},
+            "load": {"orders": 20, "copies": 2, "rate": 8, "arrangement": "spread"},
+            "expect": {"contended_orders": 0},
+        },
+    ),
+    Planted("request_token", BugKind.SCOPE, ("W3", "S10"), ("overwrite",), needs=("clock",)),
+)

@@ -8,17 +8,26 @@ its sentence names. The same SQL judges ten messages and ten million.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from analysis.findings import MAX_SHOWN, CheckReport, CheckStatus, Finding, FindingKind
+from analysis.findings import (
+    MAX_GROUPS,
+    MAX_SHOWN,
+    CheckReport,
+    CheckStatus,
+    Finding,
+    FindingGroup,
+    FindingKind,
+)
 from analysis.schema import TableRole
 from analysis.store import Evidence
 from analysis.text import short_item, visible
 
 _WRITES = ("messages", "deliveries", "invocations", "calls", "call_items")
 _FATES = ("messages", "deliveries", "acks", "calls", "call_items")
+_MOST_PATTERN = 400  # characters
 _ITEMS = {"item_key", "before", "after", "image", "written", "final", "sent", "stored", "details"}
 
 
@@ -220,28 +229,43 @@ def _ask(check: Check, evidence: Evidence, broken: Exception | None) -> CheckRep
         if obstacle is not None:
             return _report(check, CheckStatus.NOT_OBSERVABLE, note=obstacle)
         try:
-            rows = evidence.rows(
-                f"SELECT *, count(*) OVER () AS total FROM ({sql_of(check.kind)}\n) "
-                "ORDER BY order_key, message_nos, invocation_ids, call_ids, flags "
-                f"LIMIT {MAX_SHOWN}"
-            )
-            found = tuple(_finding(check, row) for row in rows)
+            return _answer(check, evidence)
         except Exception as error:  # whatever it is: the other checks must still be asked
             broken = error
-        else:
-            status = CheckStatus.FOUND if found else CheckStatus.CLEAN
-            return _report(check, status, rows[0]["total"] if rows else 0, found)
     return _report(check, CheckStatus.CRASHED, note=f"{type(broken).__name__}: {broken}")
 
 
-def _report(
-    check: Check,
-    status: CheckStatus,
-    count: int = 0,
-    findings: tuple[Finding, ...] = (),
-    note: str | None = None,
-) -> CheckReport:
-    return CheckReport(check.kind, check.question, check.assumption, status, count, findings, note)
+def _answer(check: Check, evidence: Evidence) -> CheckReport:
+    evidence.rows(f"CREATE OR REPLACE TEMP TABLE asked AS {sql_of(check.kind)}")
+    count = evidence.scalar("SELECT count(*) FROM asked")
+    if not count:
+        return _report(check, CheckStatus.CLEAN)
+    # A hash of the whole row makes the order of equal ids the same in every judgement.
+    rows = evidence.rows(
+        "SELECT * FROM asked a "
+        "ORDER BY order_key, message_nos, invocation_ids, call_ids, flags, hash(a) "
+        f"LIMIT {MAX_SHOWN}"
+    )
+    patterns = evidence.rows(f"{sql_of('patterns')} LIMIT {MAX_GROUPS}")
+    groups = []
+    for pattern in patterns:
+        (row,) = evidence.rows("SELECT * FROM asked WHERE rowid = ?", [pattern["example"]])
+        text = visible(pattern["pattern"], _MOST_PATTERN)
+        groups.append(
+            FindingGroup(text, pattern["findings"], pattern["orders"], _finding(check, row))
+        )
+    evidence.rows("DROP TABLE asked")
+    return replace(
+        _report(check, CheckStatus.FOUND),
+        count=count,
+        findings=tuple(_finding(check, row) for row in rows),
+        groups=tuple(groups),
+        patterns=patterns[0]["patterns"],
+    )
+
+
+def _report(check: Check, status: CheckStatus, note: str | None = None) -> CheckReport:
+    return CheckReport(check.kind, check.question, check.assumption, status, 0, note=note)
 
 
 def _obstacle(check: Check, evidence: Evidence) -> str | None:

@@ -11,7 +11,7 @@ items come by themselves. Words, with ``1`` for any invocation:
 =============== =====================================================================
 ``1<A4``        starts with a new message: order A, quantity 4; ``1<A4,B2`` a batch;
                 ``1<X!`` poison; ``1<#2`` message 2 again; ``1<#2/resent`` as another
-                physical message
+                physical message, and so the second one of ``1<#2,#2``
 ``1.``          a call is sent and not yet answered; without it a call takes no time
 ``1+ 1- 1! 1?`` a put is accepted, rejected, fails, is never answered
 ``1r``          a read of the order's item is answered
@@ -34,8 +34,8 @@ know), ``/did`` (never answered, but the store did it), ``/fault``, ``/on=guard`
 table), ``/by=0`` (outside any invocation), and any other ``/name=value`` as an attribute of
 the item. Ends: ``/keep`` (the delete fails), ``/open`` (neither deleted nor returned by this
 word), ``/says=7`` (a quantity in the result), ``/names``
-(the messages in batchItemFailures), ``/failed=B`` (the messages of order B are reported
-failed and returned).
+(the messages in batchItemFailures), ``/failed=B`` and ``/failed=#2`` (the messages of order B,
+or message 2, are reported failed and returned).
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ class _History:
                 message = self.messages[int(text[1:]) - 1]
             else:
                 message = self.message(text, now)
-            sqs_id = f"s{message.message_no}" + ("-resent" if "resent" in options else "")
+            twice = any(d.message_no == message.message_no for d in self.given[number])
+            other = "resent" in options or twice
+            sqs_id = f"s{message.message_no}" + ("-resent" if other else "")
             earlier = [
                 row
                 for row in self.rows.values()
@@ -333,7 +335,8 @@ class _History:
         for delivery in self.given[number]:
             assert delivery.message_no is not None
             order_key = self.messages[delivery.message_no - 1].order_key
-            result = Result.FAILED if order_key == options.get("failed") else said
+            named = options.get("failed") in (order_key, f"#{delivery.message_no}")
+            result = Result.FAILED if named else said
             if result is not None:
                 self.keep(ResultRow(number, delivery.message_no, result, json.dumps(response)))
             if "open" in options:

@@ -319,6 +319,13 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ("two items by one work", "1<A4 1+/sk=order 1+/sk=line 1>p", SORTED),
     ("batch, some fail", "1<A4,B3 1+/of=A 1!/of=B 1>./failed=B 2<#2 2+ 2>p", BATCHES),
     ("batch with two copies", "1<A4,A4 1+ 1- 1>d", BATCHES),
+    ("batch with a message that was sent twice", "send#A4 1<#1,#1 1+ 1- 1>d", BATCHES),
+    ("batch with a conflict", "1<A4,A5 1+ 1>p/failed=#2 2<#2 2- 2>f dlq#2", BATCHES),
+    (
+        "batch that crashed with the guard of one of its orders",
+        "1<A4,B3 1+/of=A 1+/of=B/on=guard/status=INPROGRESS 1r/fault 1>crash dlq#2 2<#1 2- 2>d",
+        BATCHES,
+    ),
     (
         "batch raises after a step of the order failed",
         "1<A4,B3 1+/of=A 1!/of=A/update/any 1>f 2<#1 2- 2>d 3<#2 3+ 3>p",

@@ -3,8 +3,8 @@
 -- Not reported: the answer was a success and the message was deleted, although all that was
 -- tried for it failed (no write of its order was accepted, rejected or left unknown, nothing
 -- was read, no guard answered). Wrongly reported: the message was reported failed although
--- this invocation inserted its order and was told so, and no other call failed that could
--- have belonged to it; where the handler raised, only in a batch of several messages with
+-- this invocation inserted its order, with its details, and was told so, and no other call
+-- failed that could have belonged to it; where the handler raised, only in a batch of several messages with
 -- batch item failures switched on, since else raising is the only way to report.
 -- Reported in vain: the answer names the message in `batchItemFailures`, which the mapping
 -- of this run is not set to read, and the message was deleted.
@@ -26,7 +26,8 @@ WITH tried AS (
 ), faulted AS (
     SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
 ), inserted AS (
-    SELECT invocation_id, order_key, min(call_id) AS call_id FROM inserts
+    SELECT invocation_id, order_key, details_after AS details, min(call_id) AS call_id
+    FROM inserts
     WHERE reply = 'accepted' AND order_key IS NOT NULL GROUP BY ALL
 ), sizes AS (
     SELECT invocation_id, count(*) AS messages FROM handled GROUP BY invocation_id
@@ -50,10 +51,11 @@ WITH tried AS (
     UNION ALL
     SELECT h.*, n.call_id, 'was reported failed, although its order was stored'
     FROM handled h
-    JOIN inserted n USING (invocation_id, order_key)
-    JOIN invocations i USING (invocation_id)
-    JOIN sizes z USING (invocation_id)
-    JOIN results r USING (invocation_id, message_no)
+    JOIN inserted n ON n.invocation_id = h.invocation_id AND n.order_key = h.order_key
+        AND coalesce(n.details = h.details, true)
+    JOIN invocations i ON i.invocation_id = h.invocation_id
+    JOIN sizes z ON z.invocation_id = h.invocation_id
+    JOIN results r ON r.invocation_id = h.invocation_id AND r.message_no = h.message_no
     WHERE r.result = 'failed' AND NOT h.poison AND (SELECT report_batch_item_failures FROM facts)
         AND (i.outcome = 'returned' OR (i.outcome = 'raised' AND z.messages > 1))
         AND h.invocation_id NOT IN (SELECT invocation_id FROM faulted)

@@ -5,8 +5,8 @@
 -- them: after a crash a redelivery may rightly recognise its own earlier write, or complete
 -- the claim of one that crashed after the order was written.) `duplicate`, but this very
 -- invocation inserted the order and was told so. When the reply was lost the handler cannot
--- know, and either report is right. A batch with two copies of one order may insert it for
--- the first and report the second as duplicate.
+-- know, and either report is right. A batch with two copies of one order (or with one message
+-- that was sent twice) may insert it for the first and report the second as duplicate.
 WITH own AS (
     SELECT h.message_no, min(w.sent_at) AS first_sent_at
     FROM writes w
@@ -16,8 +16,10 @@ WITH own AS (
     GROUP BY h.message_no
 ), inserted AS (
     SELECT i.invocation_id, i.order_key, min(i.call_id) AS call_id
-    FROM inserts i JOIN work k USING (invocation_id, order_key)
-    WHERE i.reply = 'accepted' AND len(k.message_nos) = 1 GROUP BY ALL
+    FROM inserts i SEMI JOIN (
+        SELECT invocation_id, order_key FROM handled GROUP BY ALL HAVING count(*) = 1
+    ) single USING (invocation_id, order_key)
+    WHERE i.reply = 'accepted' GROUP BY ALL
 )
 SELECT p.order_key, [r.message_no] AS message_nos, [r.invocation_id] AS invocation_ids,
     CASE WHEN n.call_id IS NULL THEN [] ELSE [n.call_id] END AS call_ids,

@@ -58,6 +58,9 @@ _TYPES = {int: "BIGINT", str: "VARCHAR", bool: "BOOLEAN"}
 
 _UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException)
 
+PARQUET = "FORMAT parquet, COMPRESSION zstd"
+"""How tables are written, for COPY."""
+
 Params = Mapping[str, object] | Sequence[object]
 
 
@@ -180,7 +183,7 @@ def finish_evidence(run_dir: Path) -> None:
                     continue
                 connection.execute(
                     f"COPY (FROM {table.TABLE} ORDER BY {_key(table)}) "
-                    f"TO {_text(str(unfinished))} (FORMAT parquet, COMPRESSION zstd)"
+                    f"TO {_text(str(unfinished))} ({PARQUET})"
                 )
                 connection.execute(f"DROP TABLE {table.TABLE}")
                 with unfinished.open("rb") as file:

@@ -375,6 +375,8 @@ def _line(
 
 def _legend(axes: Axes) -> None:
     """Above the axes, where it hides nothing."""
+    if not axes.get_legend_handles_labels()[0]:
+        return  # a handler that made no call has none to draw
     legend = axes.legend(loc="lower left", bbox_to_anchor=(0, 1.01), ncols=4)
     legend.set_in_layout(bool(not axes.get_title(loc="left")))
 

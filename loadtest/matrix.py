@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from rich import box
 from rich.console import Console
 from rich.status import Status
@@ -9,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtest.mutants import Matrix, Outcome, Trial
+from loadtest.planted import BugKind
 
 
 class MatrixProgress:
@@ -49,54 +52,82 @@ class MatrixProgress:
 
 def print_matrix(console: Console, matrix: Matrix) -> None:
     """Bug x kinds of finding, the twins, what was not run, and where the misses are."""
-    table = Table(box=box.SIMPLE, padding=(0, 1), pad_edge=False)
-    for name in ("", "bug", "kind", "expected", "reported"):
-        table.add_column(name)
-    table.add_column("first after", justify="right")
-    table.add_column("s", justify="right")
-    table.add_column("twin")
-    for outcome in matrix.outcomes:
-        if outcome.bug is not None:
-            table.add_row(
-                _mark(outcome),
-                outcome.name,
-                outcome.kind,
-                "\n".join(outcome.expected),
-                "\n".join(f"{kind} {count}" for kind, count in outcome.bug.reported.items()) or "-",
-                _first_text(outcome.bug),
-                f"{outcome.bug.seconds:.1f}",
-                _twin_text(outcome),
+    run = [outcome for outcome in matrix.outcomes if outcome.bug is not None]
+    if run:
+        console.print(_table(run))
+        console.print(
+            Text(
+                "+ reported beside what was expected; first: messages delivered, of all, when the "
+                "first finding was there",
+                "dim",
             )
-    if table.row_count:
-        console.print(table)
-    not_run = [outcome for outcome in matrix.outcomes if outcome.bug is None]
-    if not_run:
-        console.print(Text("Not run, for a flood does not show them:"))
+        )
+    needing = [outcome for outcome in matrix.outcomes if outcome.bug is None]
+    if needing:
+        console.print(Text("\nNot run, for a flood does not show them:"))
         grid = Table.grid(padding=(0, 2))
-        for outcome in not_run:
-            needs = f"needs {', '.join(outcome.needs)}"
-            grid.add_row(f"  {outcome.name}", outcome.kind, needs, ", ".join(outcome.expected))
+        for outcome in needing:
+            needs = Text(f"needs {', '.join(outcome.needs)}", overflow="fold")
+            grid.add_row(f"  {outcome.name}", needs, "\n".join(outcome.expected))
         console.print(grid)
-        console.print()
-    for outcome in matrix.outcomes:
+    console.print()
+    for outcome in run:
         for trial in (outcome.bug, outcome.twin):
             if trial is not None and trial.run_dir is not None:
                 console.print(Text(f"kept  {trial.handler}: {trial.run_dir}"), soft_wrap=True)
-    floods = matrix.caught + len(matrix.missed)
-    bad = bool(matrix.missed or matrix.blamed)
-    summary = f"{matrix.caught} of {floods} bugs caught, {len(matrix.blamed)} correct twins blamed"
+    summary = (
+        f"{matrix.caught} of {len(run)} bugs caught, {len(matrix.blamed)} correct twins blamed"
+    )
     if matrix.unclear:
         summary += f", no verdict on {len(matrix.unclear)}"
-    console.print(Text(f"{summary}; seed {matrix.seed}, {matrix.seconds:.0f} s", _style(bad)))
+    style = "bold red" if matrix.exit_code else "bold green"
+    console.print(Text(f"{summary}; seed {matrix.seed}, {matrix.seconds:.0f} s", style))
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table(box=box.SIMPLE, padding=(0, 1), pad_edge=False)
+    table.add_column("bug", no_wrap=True)
+    table.add_column("findings", no_wrap=True)
+    table.add_column("first", justify="right", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    table.add_column("twin")
+    for kind, group in groupby(sorted(outcomes, key=_kind_order), key=lambda one: one.kind):
+        table.add_row(Text(kind, "bold"))
+        for outcome in group:
+            assert outcome.bug is not None
+            table.add_row(
+                _mark(outcome) + Text(f" {outcome.name}"),
+                _findings_text(outcome, outcome.bug),
+                _first_text(outcome.bug),
+                f"{outcome.bug.seconds:.0f}",
+                _twin_text(outcome),
+            )
+    return table
+
+
+def _kind_order(outcome: Outcome) -> int:
+    return list(BugKind).index(BugKind(outcome.kind))
+
+
+def _findings_text(outcome: Outcome, trial: Trial) -> Text:
+    """The expected kinds first; one a line."""
+    lines = [
+        Text(f"{kind} {trial.reported[kind]}")
+        if kind in trial.reported
+        else Text(f"✗ no {kind}", "red")
+        for kind in outcome.expected
+    ]
+    lines += [
+        Text(f"+ {kind} {count}", "dim")
+        for kind, count in trial.reported.items()
+        if kind not in outcome.expected
+    ]
+    return Text("\n").join(lines)
 
 
 def _mark(outcome: Outcome) -> Text:
     bad = outcome.missed or outcome.blamed or outcome.unclear
     return Text("✗", "red") if bad else Text("✓", "green")
-
-
-def _style(bad: bool) -> str:
-    return "bold red" if bad else "bold"
 
 
 def _bug_text(outcome: Outcome) -> str:
@@ -110,11 +141,11 @@ def _bug_text(outcome: Outcome) -> str:
 def _twin_text(outcome: Outcome) -> str:
     assert outcome.twin is not None
     if outcome.blamed:
-        return f"BLAMED ({', '.join(outcome.twin.reported)})"
+        return f"BLAMED: {', '.join(outcome.twin.reported)}"
     return "no verdict" if outcome.unclear else "clean"
 
 
 def _first_text(trial: Trial) -> str:
     if trial.first_finding_after is None:
         return "-"
-    return f"{trial.first_finding_after} of {trial.messages}"
+    return f"{trial.first_finding_after}/{trial.messages}"

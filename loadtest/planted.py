@@ -63,7 +63,7 @@ _SKU = {
     "quantity": {"integer": [1, 10]},
     "conflict": ["sku", "quantity"],
 }
-_AMOUNT = {"key": "id", "amount": {"decimal": [1, 2.99, 2]}, "conflict": ["amount"]}
+_AMOUNT = {"key": "id", "amount": {"decimal": [1, 1.4, 2]}, "conflict": ["amount"]}
 _CLAIMS = [{"name": "orders", "key": "id", "complete_when": {"phase": ["DONE"]}}]
 _OWN_KEY = {**BASE["order"], "item": {"id": "order_id"}}
 
@@ -129,7 +129,7 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.KEY,
         ("K8",),
         ("wrong-key", "lost-order"),
-        settings={"order": {**_SKU, "quantity": {"integer": [1, 3]}, "item": {"id": "order_id"}}},
+        settings={"order": {**_SKU, "item": {"id": "order_id"}}},
     ),
     Planted("details_unchecked", BugKind.COMPARE, ("P1", "P10"), ("conflict-acknowledged",)),
     Planted(
@@ -259,7 +259,7 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.BATCH,
         ("B1", "B2", "B5"),
         ("batch-misreport",),
-        settings=_batches(5, arrangement="spread"),
+        settings=_batches(5, copies=2, poison=0.5, arrangement="spread"),
     ),
     Planted(
         "batch_stops_early",

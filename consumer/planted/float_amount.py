@@ -25,8 +25,8 @@ def parse(body: str) -> dict[str, Any]:
         raise ValueError("an order has exactly the fields id and amount")
     if not isinstance(order["id"], str) or type(order["amount"]) not in (int, Decimal):
         raise ValueError("id must be text and amount a number")
-    if not 1 <= order["amount"] <= Decimal("2.99"):
-        raise ValueError("amount must be from 1.00 to 2.99")
+    if not 1 <= order["amount"] <= Decimal("1.4"):
+        raise ValueError("amount must be from 1.00 to 1.40")
     return order
 
 

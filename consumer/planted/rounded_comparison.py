@@ -1,4 +1,4 @@
-"""Planted bug (COMPARE): amounts are compared rounded, so 1.60 passes for a copy of 2.40.
+"""Planted bug (COMPARE): amounts are compared rounded, so 1.40 passes for a copy of 1.10.
 
 Reports: P8 yantrikos/yantrikdb#77.
 """
@@ -22,8 +22,8 @@ def parse(body: str) -> dict[str, Any]:
         raise ValueError("an order has exactly the fields id and amount")
     if not isinstance(order["id"], str) or type(order["amount"]) not in (int, Decimal):
         raise ValueError("id must be text and amount a number")
-    if not 1 <= order["amount"] <= Decimal("2.99"):
-        raise ValueError("amount must be from 1.00 to 2.99")
+    if not 1 <= order["amount"] <= Decimal("1.4"):
+        raise ValueError("amount must be from 1.00 to 1.40")
     return order
 
 

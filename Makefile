@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help run test check format bench soak clean
+.PHONY: help run test check format bench soak mutants clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ bench: $(INSTALLED) ## Measure drain rate, send rate and overhead, each beside i
 
 soak: $(INSTALLED) ## 50 seeds of the reference handler, 20 of each planted bug
 	$(BIN)/python -m benchmarks.soak
+
+mutants: $(INSTALLED) ## Run every planted bug that a flood can show, and its correct twin
+	$(BIN)/loadtest mutants
 
 clean: ## Remove the environment and everything made by tools
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

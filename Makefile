@@ -30,7 +30,7 @@ bench: $(INSTALLED) ## Measure drain rate, send rate and overhead, each beside i
 	$(BIN)/python -m benchmarks.send
 	$(BIN)/python -m benchmarks.overhead
 
-soak: $(INSTALLED) ## 50 seeds of the reference handler, 20 of each planted bug
+soak: $(INSTALLED) ## 50 seeds of the reference handler, 20 of two planted bugs, 5 of all
 	$(BIN)/python -m benchmarks.soak
 
 mutants: $(INSTALLED) ## Run every planted bug that a flood can show, and its correct twin

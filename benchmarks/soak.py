@@ -1,9 +1,10 @@
-"""Does the verdict rest on luck? Many seeds of a correct handler and of two wrong ones.
+"""Does the verdict rest on luck? Many seeds of correct handlers and of wrong ones.
 
-    python -m benchmarks.soak [--seeds 50] [--planted-seeds 20]
+    python -m benchmarks.soak [--seeds 50] [--planted-seeds 20] [--matrix-seeds 5]
 
-The reference handler must PASS every time; the planted ones must FAIL every time with
-``overwrite`` and ``conflict-acknowledged``. Exit 1 at the first that does not.
+The reference handler must PASS every time; two planted bugs under the default flood must
+FAIL every time with ``overwrite`` and ``conflict-acknowledged``; and ``loadtest mutants``
+must catch every planted bug and blame no twin. Exit 1 at the first that does not.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--planted-seeds", type=int, default=20)
+    parser.add_argument("--matrix-seeds", type=int, default=5)
     asked = parser.parse_args()
     cases = [
         (PLANTED.parent, "app.handler", asked.seeds, set[str]()),
@@ -55,7 +57,8 @@ def main() -> int:
         (PLANTED, "unconditional.handler", asked.planted_seeds, _EXPECTED),
     ]
     with tempfile.TemporaryDirectory() as directory:
-        return max(_case(Path(directory), *case) for case in cases)
+        ends = [_case(Path(directory), *case) for case in cases]
+    return max(*ends, _matrix(asked.matrix_seeds))
 
 
 _EXPECTED = {"overwrite", "conflict-acknowledged"}
@@ -84,6 +87,22 @@ def _case(directory: Path, code: Path, handler: str, seeds: int, expected: set[s
         f"a run; {(time.monotonic() - began) / seeds:.1f} s a run",
         flush=True,
     )
+    return 0
+
+
+def _matrix(seeds: int) -> int:
+    for seed in range(1, seeds + 1):
+        argv = [sys.executable, "-m", "loadtest", "mutants", "--json", "--seed", str(seed)]
+        ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            print(f"mutants seed {seed}: exit {ended.returncode}\n{ended.stderr}")
+            return 1
+        matrix = json.loads(ended.stdout)
+        print(
+            f"mutants seed {seed}: {matrix['caught']} bugs caught, no twin blamed, "
+            f"{matrix['seconds']:.0f} s",
+            flush=True,
+        )
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from analysis.errors import UsageError
+from analysis.errors import OnceproofError, UsageError
 from analysis.findings import Verdict, VerdictWord
 from analysis.report import write_outputs
 from analysis.store import finish_evidence, open_evidence
@@ -206,7 +206,11 @@ async def _trial(
     )
     write_run_info(run_dir, info)
     reporter = Quiet()
-    info = await flood(settings, plan, info, run_dir, url, clock, reporter, Stops(reporter))
+    try:
+        info = await flood(settings, plan, info, run_dir, url, clock, reporter, Stops(reporter))
+    except OnceproofError as error:
+        error.add_note(f"What was recorded of {info.handler} is in {run_dir}.")
+        raise
     write_run_info(run_dir, info)
     verdict, first_after = await asyncio.to_thread(_judged, run_dir)
     reported = {str(check.kind): check.count for check in verdict.checks if check.count}

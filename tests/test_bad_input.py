@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
+import json
 import resource
 import socket
-import sys
 import venv
 from collections import Counter
 from pathlib import Path
@@ -13,7 +15,14 @@ from typing import Any
 import boto3
 import pytest
 
-from analysis.schema import RunStatus
+from analysis.errors import RecordingError
+from analysis.schema import Message, MessageKind, Row, RunStatus
+from consumer.clock import HostClock
+from consumer.mapping import Ledger
+from consumer.recorder import Recorder
+from loadtest.driver import Driver, Sent
+from loadtest.plan import Plan, PlannedMessage
+from loadtest.targets import LOCAL_CREDENTIALS, Endpoint
 from tests.cli import (
     Ended,
     Reply,
@@ -255,6 +264,7 @@ def test_an_endpoint_that_cannot_be_used(reply: Reply, words: list[str], cwd: Pa
     assert only_run(cwd).info.status is RunStatus.FAILED
 
 
+@pytest.mark.timeout(60, method="thread")  # nothing gentler ends an event loop that waits
 def test_an_endpoint_that_never_answers(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtest.targets.ANSWER_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -327,7 +337,10 @@ def test_an_embedded_aws_that_does_not_start(cwd: Path) -> None:
     # A second installation beside this one, with a ministack that is broken.
     venv.create(cwd / "broken", symlinks=True)
     (packages,) = (cwd / "broken").glob("lib/python*/site-packages")
-    (here,) = {path for path in sys.path if path.endswith("site-packages")}
+    sound = importlib.util.find_spec("ministack")
+    assert sound is not None
+    assert sound.origin is not None
+    here = str(Path(sound.origin).parents[1])
     (packages / "ministack").mkdir()
     (packages / "ministack" / "__init__.py").write_text("raise RuntimeError('it is broken')\n")
     (packages / "rest.pth").write_text(f"import site; site.addsitedir({here!r})\n")
@@ -369,3 +382,33 @@ def test_a_disk_that_has_no_room_for_the_report(cwd: Path, emulator_url: str) ->
     assert run.info.status is RunStatus.FINISHED
     assert loadtest("report", run.path, cwd=cwd).code == 0
     assert (run.path / "report.html").exists()
+
+
+async def test_a_disk_that_is_full_when_a_message_is_accepted(tmp_path: Path) -> None:
+    class Full(Recorder):
+        def write(self, row: Row) -> None:
+            if isinstance(row, Message) and row.accepted_at is not None:
+                raise RecordingError("no space left")
+            super().write(row)
+
+    def accept(operation: str, body: dict[str, Any]) -> Reply:
+        entries = [{"Id": entry["Id"], "MessageId": "m"} for entry in body["Entries"]]
+        return Reply(200, json.dumps({"Successful": entries}).encode())
+
+    plan = Plan((PlannedMessage(1, "o", MessageKind.ORDER, "body", "{}", 0),))
+    recorder = Full(tmp_path)
+    with endpoint(accept) as url:
+        async with Endpoint(url, credentials=LOCAL_CREDENTIALS, connections=2) as target:
+            driver = Driver(
+                target.sqs,
+                f"{url}/queue",
+                plan,
+                rate_per_s=None,
+                ledger=Ledger("run"),
+                recorder=recorder,
+                clock=HostClock(),
+                sent=Sent(),
+            )
+            with pytest.raises(RecordingError, match="no space left"):
+                await driver.run(asyncio.Event())
+    recorder.close()

@@ -84,6 +84,7 @@ class Proof:
 
     order_key: str | None
     actors: tuple[Actor, ...]
+    item: str | None  # key and table of what steps call "the item"
     steps: tuple[Step, ...]
     steps_left_out: int
     conclusion: str

@@ -7,30 +7,34 @@ nothing was under way (a visibility timeout) are cut out of the drawing and mark
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from analysis.schema import NO_ITEM, AckOutcome, Decision, item_text
+from analysis.findings import Actor, Step
+from analysis.schema import NO_ITEM, AckOutcome, Action, Decision, item_text
 from analysis.store import Evidence
 from analysis.text import count, milliseconds, quoted, short_item, visible
 from analysis.timing import orders_tables
 
 MOST_LANES = 12
 MOST_CALLS = 12  # in one lane
+SHORT_DETAILS = 60  # characters
 
 _MARGIN = 0.02  # of the drawn width, before the first and after the last thing
 _CUT_ABOVE = 0.25  # an idle stretch longer than this share of the busy time is cut ...
 _CUT_TO = 0.06  # ... to this share
+_CUT_STEPS_ABOVE = 3.0  # likewise between the steps of a proof
 
 
 class Mark(StrEnum):
-    """The letter that tells a call's decision."""
+    """The sign that tells a call's decision. Letters in capitals name invocations."""
 
-    ACCEPTED = "A"
-    REJECTED = "R"
-    FAILED = "F"
+    ACCEPTED = "+"
+    REJECTED = "x"
+    FAILED = "!"
     UNKNOWN = "?"
     READ = "r"
 
@@ -43,14 +47,17 @@ class LaneCall:
     attempt: int
     service: str
     operation: str
-    resource: str | None
     sent_ns: int  # from the lanes' origin, like all times here
     answered_ns: int | None
     decision: Decision
     mark: Mark
+    action: Action | None  # this and what follows: of the item, None without one
+    table: str | None
+    item_key: str | None  # canonical, as are the images
     condition: str | None
-    before: str | None  # short text; None: not known
+    before: str | None  # None: not known
     after: str | None
+    stored: Decision | None  # what the store did with the item
     error_code: str | None
     fault: str | None
 
@@ -59,12 +66,17 @@ class LaneCall:
         """What the call did to the item, or saw of it; ``None`` where that is not known."""
         if self.before is None and self.after is None:
             return None
+        before, after = _short(self.before), _short(self.after)
         if self.mark is Mark.READ:
-            return f"saw {self.before}"
+            return f"saw {before}"
         if self.before == self.after:
             accepted = self.decision is Decision.ACCEPTED
-            return f"{'written again, identical' if accepted else 'unchanged'}: {self.before}"
-        return f"{self.before or 'not known'} -> {self.after or 'not known'}"
+            return f"{'written again, identical' if accepted else 'unchanged'}: {before}"
+        return f"{before} -> {after}"
+
+
+def _short(image: str | None) -> str:
+    return "not known" if image is None else short_item(image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,7 @@ class Lane:
 
     message_no: int | None
     kind: str
+    details: str | None  # what the message says of its order, without the key; None: poison
     receive_count: int
     received_ns: int
     invocation_id: int | None
@@ -154,7 +167,7 @@ class Lanes:
     order_key: str
     origin_ns: int  # since the epoch; all other times count from here
     expected: tuple[str, ...]  # details of its messages, short, the first planned one first
-    final: str | None  # the stored item at the end, short; None: not read
+    final: str | None  # what is stored of it at the end, short; None: not read
     lanes: tuple[Lane, ...]
     lanes_left_out: int
     messages: int
@@ -200,46 +213,107 @@ WITH windows AS (
 )
 """
 
+# Of each order in $keys, the deliveries of the invocations in its entry of $focus and then the
+# earliest, $most in all. `total` counts all of them.
 _DELIVERIES = """
-SELECT d.delivery_id, d.message_no, m.kind, d.receive_count, d.received_at, d.queue,
-    d.invocation_id, i.environment, i.cold, i.started_at, i.ended_at, i.outcome,
+WITH wanted AS (
+    SELECT unnest($keys) AS order_key, unnest($focus::BIGINT[][]) AS focus
+), kept AS (
+    SELECT w.order_key, m.kind, m.expected_item, d.*,
+        count(*) OVER (PARTITION BY w.order_key) AS total
+    FROM wanted w JOIN messages m USING (order_key) JOIN deliveries d USING (message_no)
+    QUALIFY row_number() OVER (
+        PARTITION BY w.order_key
+        ORDER BY list_contains(w.focus, d.invocation_id) DESC NULLS LAST,
+            d.received_at, d.delivery_id
+    ) <= $most
+)
+SELECT d.order_key, d.total, d.delivery_id, d.message_no, d.kind,
+    d.expected_item, d.receive_count, d.received_at,
+    d.queue, d.invocation_id, i.environment, i.cold, i.started_at, i.ended_at, i.outcome,
     coalesce(i.error_message, i.error_type) AS error, r.result, a.acked_at, a.outcome AS ack
-FROM deliveries d
-JOIN messages m USING (message_no)
+FROM kept d
 LEFT JOIN invocations i USING (invocation_id)
 LEFT JOIN results r ON r.invocation_id = d.invocation_id AND r.message_no = d.message_no
 LEFT JOIN acks a USING (delivery_id)
-WHERE m.order_key = $order_key
-ORDER BY list_contains($focus, d.invocation_id) DESC NULLS LAST, d.received_at, d.delivery_id
-LIMIT $most
+ORDER BY d.received_at, d.delivery_id
 """
 
-# The calls of an invocation, without those that touch nothing but the items of other orders
-# of the same batch. One row a call: where it touched several items, the order's own counts.
+_MESSAGES = """
+SELECT order_key, expected_item FROM messages
+WHERE order_key IN (SELECT unnest($keys)) ORDER BY message_no
+"""
+
+# The calls of invocations, each for one order: without those that touch nothing but the items
+# of other orders of the same batch, those in $focus first. One row a call: where it touched
+# several items, the order's own counts.
 _CALLS = """
-WITH own AS (SELECT unnest($invocations) AS invocation_id),
-others AS (
-    SELECT DISTINCT d.invocation_id, m.order_key
-    FROM deliveries d JOIN messages m USING (message_no) JOIN own USING (invocation_id)
-    WHERE m.order_key <> $order_key
+WITH own AS (
+    SELECT unnest($keys) AS order_key, unnest($invocations::BIGINT[]) AS invocation_id,
+        unnest($item_keys) AS item_key
+), others AS (
+    SELECT DISTINCT o.order_key, o.invocation_id, m.order_key AS other
+    FROM own o JOIN deliveries d USING (invocation_id) JOIN messages m USING (message_no)
+    WHERE m.order_key <> o.order_key
+), made AS (
+    SELECT o.order_key, o.item_key AS own_key, c.* EXCLUDE (resource), c.resource AS named
+    FROM own o JOIN calls c USING (invocation_id)
 ), touched AS (
-    SELECT c.call_id, c.invocation_id, t.action, t.condition, t.before, t.after, t.decision,
-        t.error_code, t.item_key = $item_key AS mine,
+    SELECT c.order_key, c.call_id, t.* EXCLUDE (call_id), t.item_key = c.own_key AS mine,
         EXISTS (
-            SELECT 1 FROM others o WHERE o.invocation_id = c.invocation_id
-            AND contains(t.item_key, to_json(o.order_key)::VARCHAR)
+            SELECT 1 FROM others o
+            WHERE o.order_key = c.order_key AND o.invocation_id = c.invocation_id
+            AND contains(t.item_key, to_json(o.other)::VARCHAR)
         ) AS of_another
-    FROM calls c JOIN own USING (invocation_id) JOIN call_items t USING (call_id)
+    FROM made c JOIN call_items t USING (call_id)
 )
-SELECT c.call_id, c.invocation_id, c.attempt, c.service, c.operation, c.resource, c.sent_at,
-    c.answered_at, c.decision, c.error_code, c.fault, t.action, t.condition, t.before, t.after
-FROM calls c JOIN own USING (invocation_id)
-LEFT JOIN (SELECT * FROM touched
-           QUALIFY row_number() OVER (PARTITION BY call_id ORDER BY mine DESC, of_another) = 1) t
-    USING (call_id)
+SELECT c.order_key, c.call_id, c.invocation_id, c.attempt, c.service, c.operation, c.sent_at,
+    c.answered_at, c.decision, coalesce(t.error_code, c.error_code) AS error_code, c.fault,
+    t.action, coalesce(t.resource, c.named) AS resource, t.item_key, t.condition, t.before,
+    t.after, t.decision AS stored,
+    count(*) OVER (PARTITION BY c.order_key, c.invocation_id) AS total
+FROM made c
+LEFT JOIN (
+    SELECT * FROM touched
+    QUALIFY row_number() OVER (
+        PARTITION BY order_key, call_id ORDER BY mine DESC, of_another, resource, item_key
+    ) = 1
+) t USING (order_key, call_id)
 WHERE NOT coalesce(t.of_another, false)
+QUALIFY row_number() OVER (
+    PARTITION BY c.order_key, c.invocation_id
+    ORDER BY list_contains($focus::BIGINT[], c.call_id) DESC, c.sent_at, c.call_id
+) <= $most
 ORDER BY c.sent_at, c.call_id
 """
+
+# Single calls, one row each: where one touched several items, the first.
+_CALLS_BY_ID = """
+SELECT c.call_id, c.invocation_id, c.attempt, c.service, c.operation, c.sent_at, c.answered_at,
+    c.decision, coalesce(t.error_code, c.error_code) AS error_code, c.fault, t.action,
+    coalesce(t.resource, c.resource) AS resource, t.item_key, t.condition, t.before, t.after,
+    t.decision AS stored
+FROM calls c LEFT JOIN call_items t USING (call_id)
+WHERE c.call_id IN (SELECT unnest($calls::BIGINT[]))
+QUALIFY row_number() OVER (PARTITION BY c.call_id ORDER BY t.resource, t.item_key) = 1
+ORDER BY c.call_id
+"""
+
+_FINALS = """
+SELECT item_key, item FROM items
+WHERE phase = 'after' AND list_contains($orders, resource)
+    AND item_key IN (SELECT unnest($item_keys))
+ORDER BY item_key, resource
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An order to draw, and what must not be left out of it."""
+
+    order_key: str
+    invocation_ids: Sequence[int] = ()
+    call_ids: Sequence[int] = ()
 
 
 def most_contended(evidence: Evidence, n: int) -> list[str]:
@@ -270,48 +344,124 @@ def in_flight_counts(evidence: Evidence) -> dict[int, int]:
     return {row["most"]: row["orders"] for row in rows}
 
 
-def order_lanes(evidence: Evidence, order_key: str, focus: Sequence[int] = ()) -> Lanes:
-    """The lanes of one order; empty lanes for an order that was never received.
+def orders_lanes(evidence: Evidence, wanted: Sequence[Wanted]) -> list[Lanes]:
+    """The lanes of each order; empty lanes for one that was never received.
 
-    Of more than :data:`MOST_LANES` deliveries those of the invocations in ``focus`` are kept
-    first, then the earliest.
+    Of more than :data:`MOST_LANES` deliveries those of the wanted invocations are kept first,
+    then the earliest; likewise the calls of one lane. The tables are read once for all orders.
     """
-    deliveries = evidence.rows(
-        _DELIVERIES, {"order_key": order_key, "focus": list(focus), "most": MOST_LANES}
+    if not wanted:
+        return []
+    keys = [entry.order_key for entry in wanted]
+    merged: dict[str, set[int]] = {key: set() for key in keys}
+    for entry in wanted:
+        merged[entry.order_key].update(entry.invocation_ids)
+    deliveries = _by_order(
+        evidence.rows(
+            _DELIVERIES,
+            {
+                "keys": list(merged),
+                "focus": [sorted(focus) for focus in merged.values()],
+                "most": MOST_LANES,
+            },
+        )
     )
-    deliveries.sort(key=lambda row: (row["received_at"], row["delivery_id"]))
-    total = evidence.scalar(
-        "SELECT count(*) FROM deliveries JOIN messages USING (message_no)"
-        " WHERE order_key = $order_key",
-        {"order_key": order_key},
+    messages = _by_order(evidence.rows(_MESSAGES, {"keys": list(merged)}))
+    pairs = {
+        (key, row["invocation_id"]): _item_key(evidence, key)
+        for key, rows in deliveries.items()
+        for row in rows
+        if row["invocation_id"] is not None
+    }
+    calls = _by_order(
+        evidence.rows(
+            _CALLS,
+            {
+                "keys": [key for key, _ in pairs],
+                "invocations": [invocation for _, invocation in pairs],
+                "item_keys": list(pairs.values()),
+                "focus": sorted({call for entry in wanted for call in entry.call_ids}),
+                "most": MOST_CALLS,
+            },
+        )
+        if pairs
+        else []
     )
-    messages = evidence.rows(
-        "SELECT expected_item FROM messages WHERE order_key = $order_key ORDER BY message_no",
-        {"order_key": order_key},
-    )
-    details = dict.fromkeys(row["expected_item"] for row in messages)
-    item_key = _item_key(evidence, order_key)
-    finals = evidence.rows(
-        "SELECT item FROM items WHERE phase = 'after' AND list_contains($orders, resource)"
-        " AND item_key = $item_key",
-        {"orders": orders_tables(evidence), "item_key": item_key},
-    )
+    written = {
+        key: {_item_key(evidence, key)}
+        | {row["item_key"] for row in calls.get(key, ()) if row["item_key"] is not None}
+        for key in merged
+    }
+    finals = {
+        row["item_key"]: row["item"]
+        for row in evidence.rows(
+            _FINALS,
+            {
+                "orders": orders_tables(evidence),
+                "item_keys": sorted(set().union(*written.values())),
+            },
+        )
+    }
     scanned = evidence.scalar("SELECT count(*) FROM items WHERE phase = 'after'")
-    invocations = [row["invocation_id"] for row in deliveries if row["invocation_id"] is not None]
-    calls: dict[int, list[dict[str, Any]]] = {}
-    if invocations:
-        params = {"invocations": invocations, "order_key": order_key, "item_key": item_key}
-        for row in evidence.rows(_CALLS, params):
-            calls.setdefault(row["invocation_id"], []).append(row)
+    drawn = {
+        key: _lanes_of(
+            key,
+            deliveries.get(key, []),
+            messages.get(key, []),
+            calls.get(key, []),
+            [finals[item] for item in sorted(written[key]) if item in finals] if scanned else None,
+        )
+        for key in merged
+    }
+    return [drawn[key] for key in keys]
+
+
+def order_lanes(evidence: Evidence, order_key: str, focus: Sequence[int] = ()) -> Lanes:
+    """The lanes of one order: see :func:`orders_lanes`."""
+    (lanes,) = orders_lanes(evidence, [Wanted(order_key, focus)])
+    return lanes
+
+
+def calls_by_id(evidence: Evidence, call_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """The rows of single calls, for :func:`stray_call`."""
+    rows = evidence.rows(_CALLS_BY_ID, {"calls": list(call_ids)}) if call_ids else []
+    return {row["call_id"]: row for row in rows}
+
+
+def stray_call(row: dict[str, Any], lanes: Lanes) -> LaneCall:
+    """A call that no lane holds: made outside any invocation, or by one of another order."""
+    return _call(row, lanes.origin_ns)
+
+
+def _by_order(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    orders: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        orders.setdefault(row["order_key"], []).append(row)
+    return orders
+
+
+def _lanes_of(
+    order_key: str,
+    deliveries: list[dict[str, Any]],
+    messages: list[dict[str, Any]],
+    calls: list[dict[str, Any]],
+    finals: list[str] | None,
+) -> Lanes:
+    details = dict.fromkeys(row["expected_item"] for row in messages)
+    of_invocation: dict[int, list[dict[str, Any]]] = {}
+    for row in calls:
+        of_invocation.setdefault(row["invocation_id"], []).append(row)
     origin = deliveries[0]["received_at"] if deliveries else 0
-    lanes = tuple(_lane(row, calls.get(row["invocation_id"], []), origin) for row in deliveries)
+    lanes = tuple(
+        _lane(row, of_invocation.get(row["invocation_id"], []), origin) for row in deliveries
+    )
     return Lanes(
         order_key=order_key,
         origin_ns=origin,
         expected=tuple(short_item(text) for text in details if text is not None),
-        final=short_item(finals[0]["item"] if finals else NO_ITEM) if scanned else None,
+        final=None if finals is None else "; ".join(map(short_item, finals)) or "no item",
         lanes=lanes,
-        lanes_left_out=total - len(lanes),
+        lanes_left_out=(deliveries[0]["total"] if deliveries else 0) - len(lanes),
         messages=len(messages),
         overlaps=_overlaps([lane.window for lane in lanes]),
         axis=lanes_axis(lanes),
@@ -333,13 +483,7 @@ def lanes_text(lanes: Lanes, width: int = 100) -> str:
     lines = [f"{head}, {count(len(lanes.lanes) + lanes.lanes_left_out, 'receive')}"]
     lines += [f"  sent with  {details}" for details in lanes.expected]
     lines.append(f"  stored     {lanes.final or 'not read'}")
-    ruler = [" "] * columns
-    for position, time_ns in lanes.axis.ticks():
-        text = f"|{milliseconds(time_ns)}"
-        start = int(position * columns)
-        if start + len(text) <= columns:
-            ruler[start : start + len(text)] = text
-    lines.append(" " * margin + "".join(ruler).rstrip() + " ms")
+    lines.append(_ruler(lanes.axis, columns, margin))
     for label, lane in zip(labels, lanes.lanes, strict=True):
         track = [" "] * columns
         for position, _ in lanes.axis.cuts:
@@ -365,15 +509,83 @@ def lanes_text(lanes: Lanes, width: int = 100) -> str:
     return "\n".join(lines) + "\n"
 
 
+def steps_text(
+    lanes: Lanes, actors: Sequence[Actor], steps: Sequence[Step], width: int = 80
+) -> list[str]:
+    """The steps of a proof as lanes of plain characters, each step by its number.
+
+    Drawn is the stretch from the first step to the last one, one lane an actor.
+    """
+    axis = steps_axis(steps)
+    if sum(_span(step) is not None for step in steps) < 2:
+        return []
+    labels = [f"{actor.letter} inv {actor.invocation_id}" for actor in actors]
+    margin = max(map(len, labels), default=0) + 2
+    columns = max(20, width - margin - 3)  # " ms" ends the ruler
+
+    def column(time_ns: int) -> int:
+        return min(columns - 1, int(axis.position(time_ns) * columns))
+
+    lines = [_ruler(axis, columns, margin)]
+    first, last = axis.spans[0][0], axis.spans[-1][1]
+    for actor, label in zip(actors, labels, strict=True):
+        lane = actor_lane(lanes, actor)
+        track = [" "] * columns
+        if lane is not None:
+            if lane.received_ns <= last and lane.end_ns >= first:
+                _fill(track, column(lane.received_ns), column(lane.end_ns), ".")
+            ended = lane.end_ns if lane.ended_ns is None else lane.ended_ns
+            if lane.started_ns is not None and lane.started_ns <= last and ended >= first:
+                _fill(track, column(lane.started_ns), column(ended), "-")
+        for position, _ in axis.cuts:
+            track[min(columns - 1, int(position * columns))] = ":"
+        own = [
+            (number, span)
+            for number, step in enumerate(steps, 1)
+            if step.actor == actor.letter and (span := _span(step)) is not None
+        ]
+        for number, (begin, end) in own:
+            if steps[number - 1].call_id is not None:
+                _fill(track, column(begin), column(end), "=")
+        taken: set[int] = set()
+        for number, (_, end) in own:
+            sign = str(number)
+            free = (
+                place
+                for place in range(columns - len(sign) + 1)
+                if not taken.intersection(range(place, place + len(sign)))
+            )
+            place = min(free, key=lambda place: abs(place - column(end)))
+            track[place : place + len(sign)] = sign
+            taken.update(range(place - 1, place + len(sign) + 1))
+        lines.append(label.ljust(margin) + "".join(track).rstrip())
+    return lines
+
+
+def actor_lane(lanes: Lanes, actor: Actor) -> Lane | None:
+    """The first lane of an actor's invocation."""
+    return next((lane for lane in lanes.lanes if lane.invocation_id == actor.invocation_id), None)
+
+
+def _ruler(axis: Axis, columns: int, margin: int) -> str:
+    ruler = [" "] * columns
+    for position, time_ns in axis.ticks():
+        text = f"|{milliseconds(time_ns)}"
+        start = int(position * columns)
+        if start + len(text) <= columns:
+            ruler[start : start + len(text)] = text
+    return " " * margin + "".join(ruler).rstrip() + " ms"
+
+
 _ACK_LETTERS = {
-    AckOutcome.DELETED: "D",
-    AckOutcome.RETURNED: "B",
-    AckOutcome.DELETE_FAILED: "X",
-    AckOutcome.DEAD_LETTERED: "L",
+    AckOutcome.DELETED: "d",
+    AckOutcome.RETURNED: "b",
+    AckOutcome.DELETE_FAILED: "e",
+    AckOutcome.DEAD_LETTERED: "q",
 }
 LETTERS = (
-    ". waiting  - handler  = call  A accepted  R rejected  F failed  ? unknown  r read"
-    "  D deleted  B back to the queue  X delete failed  L dead-lettered  : idle time cut out"
+    ". waiting  - handler  = call  + accepted  x rejected  ! failed  ? unknown  r read"
+    "  d deleted  b back to the queue  e delete failed  q dead-lettered  : idle time cut out"
 )
 
 
@@ -423,6 +635,7 @@ def _lane(row: dict[str, Any], calls: list[dict[str, Any]], origin: int) -> Lane
     return Lane(
         message_no=row["message_no"],
         kind=row["kind"],
+        details=_details(row["expected_item"], row["order_key"]),
         receive_count=row["receive_count"],
         received_ns=row["received_at"] - origin,
         invocation_id=row["invocation_id"],
@@ -435,9 +648,17 @@ def _lane(row: dict[str, Any], calls: list[dict[str, Any]], origin: int) -> Lane
         error=None if row["error"] is None else visible(row["error"]),
         ack=None if row["ack"] is None else AckOutcome(row["ack"]),
         acked_ns=relative(row["acked_at"]),
-        calls=tuple(_call(call, origin) for call in calls[:MOST_CALLS]),
-        calls_left_out=max(0, len(calls) - MOST_CALLS),
+        calls=tuple(_call(call, origin) for call in calls),
+        calls_left_out=calls[0]["total"] - len(calls) if calls else 0,
     )
+
+
+def _details(expected_item: str | None, order_key: str) -> str | None:
+    if expected_item is None:
+        return None
+    attributes = json.loads(expected_item)
+    rest = {name: value for name, value in attributes.items() if value != {"S": order_key}}
+    return short_item(json.dumps(rest), SHORT_DETAILS) if rest else None
 
 
 def _call(row: dict[str, Any], origin: int) -> LaneCall:
@@ -448,14 +669,17 @@ def _call(row: dict[str, Any], origin: int) -> LaneCall:
         attempt=row["attempt"],
         service=row["service"],
         operation=visible(row["operation"]),
-        resource=row["resource"],
         sent_ns=row["sent_at"] - origin,
         answered_ns=None if row["answered_at"] is None else row["answered_at"] - origin,
         decision=decision,
         mark=Mark.READ if read else Mark[decision.name],
+        action=None if row["action"] is None else Action(row["action"]),
+        table=row["resource"],
+        item_key=row["item_key"],
         condition=None if row["condition"] is None else visible(row["condition"]),
-        before=None if row["before"] is None else short_item(row["before"]),
-        after=None if row["after"] is None else short_item(row["after"]),
+        before=row["before"],
+        after=row["after"],
+        stored=None if row["stored"] is None else Decision(row["stored"]),
         error_code=None if row["error_code"] is None else visible(row["error_code"]),
         fault=row["fault"],
     )
@@ -482,16 +706,31 @@ def _overlaps(windows: list[tuple[int, int] | None]) -> tuple[tuple[int, int], .
 
 def lanes_axis(lanes: tuple[Lane, ...]) -> Axis:
     """Busy stretches side by side; idle ones between are cut when they would rule the drawing."""
+    return _axis([(lane.received_ns, lane.end_ns) for lane in lanes], _CUT_ABOVE)
+
+
+def steps_axis(steps: Sequence[Step]) -> Axis:
+    """The stretch in which the steps of a proof happened. Short pauses between them stay."""
+    return _axis([time for step in steps if (time := _span(step)) is not None], _CUT_STEPS_ABOVE)
+
+
+def _span(step: Step) -> tuple[int, int] | None:
+    if step.at_ns is None or step.actor is None:
+        return None
+    return step.at_ns, step.at_ns if step.until_ns is None else max(step.at_ns, step.until_ns)
+
+
+def _axis(intervals: Sequence[tuple[int, int]], cut_above: float) -> Axis:
     busy: list[list[int]] = []
-    for lane in sorted(lanes, key=lambda lane: lane.received_ns):
-        if busy and lane.received_ns <= busy[-1][1]:
-            busy[-1][1] = max(busy[-1][1], lane.end_ns)
+    for first, last in sorted(intervals):
+        if busy and first <= busy[-1][1]:
+            busy[-1][1] = max(busy[-1][1], last)
         else:
-            busy.append([lane.received_ns, lane.end_ns])
-    total = max(1, sum(last - first for first, last in busy))
+            busy.append([first, last])
+    total = sum(last - first for first, last in busy)  # 0: only moments, nothing to compare with
     spans: list[list[int]] = []
     for first, last in busy:
-        if spans and first - spans[-1][1] <= total * _CUT_ABOVE:
+        if spans and (first - spans[-1][1] <= total * cut_above or not total):
             spans[-1][1] = last
         else:
             spans.append([first, last])

@@ -20,6 +20,7 @@ from analysis.findings import (
     Verdict,
     VerdictWord,
 )
+from analysis.proofs import prove_examples
 from analysis.schema import RunStatus
 from analysis.store import Evidence, load_run, open_evidence
 from analysis.timing import measure
@@ -96,7 +97,7 @@ def judge(run_dir: Path) -> Verdict:
         (counted,) = evidence.rows(_COUNTS)
         counts = Counts(**counted)
         exposure = measure_exposure(evidence)
-        checks = run_checks(evidence)
+        checks, untold = prove_examples(evidence, run_checks(evidence))
         rules = _rules(evidence, counts, exposure, checks)
         if control is not None:
             rules += (_control_rule(control),)
@@ -122,7 +123,7 @@ def judge(run_dir: Path) -> Verdict:
             rules=rules,
             checks=checks,
             timing=measure(evidence),
-            notes=_notes(evidence, checks),
+            notes=(*_notes(evidence, checks), *untold),
             control=control,
         )
 

@@ -370,8 +370,11 @@ def _item(key: str, quantity: int, attributes: Mapping[str, str] | None = None) 
     return item_text(item)
 
 
-def write_history(run_dir: Path, text: str, run: RunInfo = RUN) -> Path:
-    """Write the run directory of a history, as a run leaves it before Parquet is made."""
+def write_history(run_dir: Path, text: str, run: RunInfo = RUN, step_ns: int = 1) -> Path:
+    """Write the run directory of a history, as a run leaves it before Parquet is made.
+
+    From word to word ``step_ns`` pass.
+    """
     history = _History()
     history.store["reference", item_text({"id": {"S": "reference"}})] = KEEP_UNCHANGED
     history.keep(
@@ -379,7 +382,7 @@ def write_history(run_dir: Path, text: str, run: RunInfo = RUN) -> Path:
     )
     for now, together in enumerate(text.split(), start=1):
         for word in together.split("&"):
-            history.event(word, now)
+            history.event(word, now * step_ns)
     if run.status is not RunStatus.RUNNING:
         for (table, item_key), item in history.store.items():
             if item != NO_ITEM:

@@ -289,7 +289,7 @@ def test_a_lane_tells_the_whole_delivery(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (lane.environment, lane.result, lane.ack) == (4, "processed", AckOutcome.DELETED)
     (call,) = lane.calls
-    assert (call.sent_ns, call.answered_ns, call.mark) == (2 * MS, 8 * MS, "A")
+    assert (call.sent_ns, call.answered_ns, call.mark) == (2 * MS, 8 * MS, "+")
     assert call.effect == 'no item -> id="a", quantity=1'
     assert lanes.final == 'id="a", quantity=1'
     assert lanes.overlaps == ()
@@ -350,7 +350,7 @@ def test_idle_time_is_cut_out_of_the_drawing(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(0, 10**11), st.integers(0, 10**8)), min_size=1, max_size=9))
 def test_the_axis_never_runs_backwards_nor_off_the_page(spans: list[tuple[int, int]]) -> None:
     lanes = tuple(
-        Lane(1, "order", 1, first, None, None, False, None, None, None, None, None,
+        Lane(1, "order", None, 1, first, None, None, False, None, None, None, None, None,
              AckOutcome.RETURNED, first + length, (), 0)
         for first, length in spans
     )  # fmt: skip
@@ -408,7 +408,7 @@ def test_lane_text_marks_decisions_and_fits_the_terminal(tmp_path: Path) -> None
             ]
             assert len(tracks) == sum(lane.invocation_id is not None for lane in lanes.lanes)
             assert all(len(line) <= 100 for line in tracks)
-            assert any("A" in line.split("receive")[1] for line in tracks) or lanes.lanes_left_out
+            assert any("+" in line.split("receive")[1] for line in tracks) or lanes.lanes_left_out
 
 
 def test_foreign_text_cannot_steer_a_terminal(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ WITH named AS (
 ), acted AS (
     SELECT o.order_key, o.invocation_id, coalesce(c.calls, 0) AS calls,
         coalesce(c.replaced, 0) AS replaced, c.first_at, c.last_at,
-        concat(coalesce(c.did, 'no call'), ': ' || nullif(e.ended, '')) AS act
+        concat(coalesce(c.did, 'no call'), ', ' || nullif(e.ended, '')) AS act
     FROM own o
     LEFT JOIN called c USING (order_key, invocation_id)
     LEFT JOIN ended e USING (order_key, invocation_id)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.errors import EvidenceError
 from analysis.findings import CheckStatus, Verdict
+from analysis.proofs import check_text
 from analysis.verdict import judge, write_verdict
 
 
@@ -24,12 +26,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EvidenceError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(path.read_text(encoding="utf-8") if options.json else text_of(verdict), end="")
+    print(
+        path.read_text(encoding="utf-8")
+        if options.json
+        else text_of(verdict, shlex.quote(str(options.run))),
+        end="",
+    )
     return verdict.verdict.exit_code
 
 
-def text_of(verdict: Verdict) -> str:
-    """The verdict in a few lines: word, reasons, rules, findings by kind, notes."""
+def text_of(verdict: Verdict, run: str) -> str:
+    """The verdict as text: word, reasons, rules, findings by kind and group, notes.
+
+    :param run: the run's directory as a shell would take it
+    """
     lines = [f"{verdict.verdict} {verdict.run_id}"]
     lines += [f"  {reason}" for reason in verdict.reasons]
     lines.append("rules")
@@ -40,9 +50,9 @@ def text_of(verdict: Verdict) -> str:
     found = [check for check in verdict.checks if check.status is CheckStatus.FOUND]
     if found:
         lines.append("findings")
-        lines += [
-            f"  {check.kind} {check.count}: {check.findings[0].explanation}" for check in found
-        ]
+    for check in found:
+        lines.append(f"  {check.kind} {check.count:,}")
+        lines += [f"  {line}".rstrip() for line in check_text(check, run)]
     if verdict.notes:
         lines.append("notes")
         lines += [f"  {note}" for note in verdict.notes]

@@ -190,7 +190,7 @@ def run_checks(evidence: Evidence) -> tuple[CheckReport, ...]:
     A check that fails is reported as crashed and stops no other.
     """
     try:
-        _prepare(evidence)
+        prepare(evidence)
         broken = None
     except Exception as error:
         broken = error
@@ -202,7 +202,8 @@ def sql_of(name: str) -> str:
     return (files("analysis") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def _prepare(evidence: Evidence) -> None:
+def prepare(evidence: Evidence) -> None:
+    """Make the tables of ``sql/views.sql``, once for each opening of the evidence."""
     run = evidence.run
     evidence.rows(
         """

@@ -88,7 +88,7 @@ class Proof:
     steps: tuple[Step, ...]
     steps_left_out: int
     conclusion: str
-    drawing: tuple[str, ...]  # the steps as swim lanes of plain characters, 80 columns
+    drawing: tuple[str, ...]  # the steps as swim lanes of plain characters, below 80 columns
     query: str | None  # SQL that shows all calls of the actors
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from analysis.findings import CheckReport, CheckStatus, Rule, Verdict
+from analysis.proofs import check_text
 from analysis.text import visible
 
 JUNIT_FILE = "junit.xml"
@@ -44,7 +45,8 @@ def _check_case(check: CheckReport) -> TestCase:
             lines = [visible(finding.explanation, 600) for finding in check.findings[:EXPLAINED]]
             if check.count > len(lines):
                 lines.append(f"{check.count - len(lines):,} more")
-            failure.text = "\n".join(lines)
+            proofs = check_text(check, "RUN", proved=len(check.groups))
+            failure.text = "\n".join([*lines, *(["", *proofs] if proofs else [])])
             case.result = [failure]
         case CheckStatus.NOT_OBSERVABLE:
             case.result = [Skipped(note or "the evidence cannot show it")]

@@ -510,7 +510,7 @@ def lanes_text(lanes: Lanes, width: int = 100) -> str:
 
 
 def steps_text(
-    lanes: Lanes, actors: Sequence[Actor], steps: Sequence[Step], width: int = 80
+    lanes: Lanes, actors: Sequence[Actor], steps: Sequence[Step], width: int
 ) -> list[str]:
     """The steps of a proof as lanes of plain characters, each step by its number.
 

@@ -38,6 +38,7 @@ from analysis.schema import NO_ITEM, AckOutcome, Action, Decision, Outcome
 from analysis.store import Evidence
 from analysis.text import count, quoted, short_item, visible
 
+WIDTH = 76  # columns of a proof as text: indented it still fits 80
 MOST_ACTORS = 6
 MOST_STEPS = 12
 
@@ -222,7 +223,7 @@ def _prove(finding: Finding, story: _Story | None) -> Proof:
         steps=steps,
         steps_left_out=len(events) - len(steps),
         conclusion=teller.conclusion(),
-        drawing=tuple(steps_text(lanes, actors, steps)),
+        drawing=tuple(steps_text(lanes, actors, steps, WIDTH)),
         query=_query(tuple(letters)),
     )
 
@@ -300,14 +301,11 @@ def _actor_text(lanes: Lanes, invocation: int) -> str:
 
 
 def _query(invocations: Sequence[int]) -> str | None:
+    """A statement for ``loadtest sql`` (see :mod:`analysis.query`)."""
     if not invocations:
         return None
     numbers = ", ".join(map(str, sorted(invocations)))
-    return (
-        "SELECT call_id, invocation_id, operation, action, condition, i.decision, before, after "
-        f"FROM calls LEFT JOIN call_items i USING (call_id) WHERE invocation_id IN ({numbers}) "
-        "ORDER BY sent_at"
-    )
+    return f"SELECT * FROM item_calls WHERE invocation_id IN ({numbers})"
 
 
 class _Teller:
@@ -664,38 +662,70 @@ def group_line(group: FindingGroup) -> str:
     return f"{orders}{same}: {group.pattern}"
 
 
-def proof_text(proof: Proof, assumption: str, width: int = 80) -> list[str]:
-    """A proof as lines of text: actors, numbered steps with times, lanes, what follows."""
+def check_text(check: CheckReport, run: str, proved: int = 1) -> list[str]:
+    """The findings of a check as lines of at most 78 columns: a line for each group, and the
+    first ``proved`` of them with their example. Only commands, to be copied, are longer.
 
-    def told(text: str, first: str, rest: str) -> list[str]:
-        return textwrap.wrap(
-            text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
-        )
-
+    :param run: the run's directory as a shell would take it
+    """
     lines: list[str] = []
-    for actor in proof.actors:
-        lines += told(f"{actor.letter} = {actor.text}", "", "    ")
-    if proof.item is not None:
-        lines += told(f"item = {proof.item}", "", "    ")
-    if proof.steps:
-        times = ["" if s.at_ns is None else f"{_shown_ns(s) / 1e6:,.3f}" for s in proof.steps]
-        room = max(map(len, times))
-        for number, (time, step) in enumerate(zip(times, proof.steps, strict=True), 1):
-            at = f"{time:>{room}} ms" if time else " " * (room + 3)
-            head = f"{at}  {number:>2}. "
-            lines += told(step.text, head, " " * len(head))
-    if proof.steps_left_out:
-        lines.append(f"({count(proof.steps_left_out, 'further step')} left out)")
-    lines += told(f"So: {proof.conclusion}", "", "    ")
-    lines += told(f"Assumed: {assumption}.", "", "    ")
-    if proof.drawing:
-        lines += ["", *proof.drawing, _LEGEND]
+    for place, group in enumerate(check.groups):
+        lines += _told(group_line(group), "", "  ")
+        if place < proved and group.example.proof is not None:
+            lines += _example_text(group, check.assumption, run)
+    hidden = check.patterns - len(check.groups)
+    if hidden > 0:
+        lines.append(f"{count(hidden, 'further pattern')} not shown")
     return lines
 
 
+def _example_text(group: FindingGroup, assumption: str, run: str) -> list[str]:
+    proof = group.example.proof
+    assert proof is not None
+    lines: list[str] = []
+    if proof.order_key is not None:
+        which = "Smallest example: order" if group.count > 1 else "Order"
+        lines += _told(f"{which} {quoted(proof.order_key)}", "  ", "    ")
+    lines += [f"  {line}" if line else "" for line in proof_text(proof, assumption)]
+    if proof.query is not None:
+        lines.append(f'  More: loadtest sql {run} "{proof.query}"')
+    return lines
+
+
+def proof_text(proof: Proof, assumption: str) -> list[str]:
+    """A proof as lines of at most 76 columns: actors, numbered steps with times, what follows,
+    and the drawing."""
+    lines: list[str] = []
+    for actor in proof.actors:
+        lines += _told(f"{actor.letter} = {actor.text}", "", "    ", WIDTH)
+    if proof.item is not None:
+        lines += _told(f"item = {proof.item}", "", "    ", WIDTH)
+    if proof.steps:
+        times = [step_time(step) for step in proof.steps]
+        room = max(map(len, times))
+        for number, (time, step) in enumerate(zip(times, proof.steps, strict=True), 1):
+            head = f"{time:>{room}}{' ms' if time else '   '}  {number:>2}. "
+            lines += _told(step.text, head, " " * len(head), WIDTH)
+    if proof.steps_left_out:
+        lines.append(f"({count(proof.steps_left_out, 'further step')} left out)")
+    if proof.drawing:
+        lines += ["", *proof.drawing, _LEGEND, ""]
+    lines += _told(f"So: {proof.conclusion}", "", "    ", WIDTH)
+    lines += _told(f"Assumed: {assumption}.", "", "    ", WIDTH)
+    return lines
+
+
+def step_time(step: Step) -> str:
+    """When a step was over, in ms since the first receive of the order; empty: no known time."""
+    if step.at_ns is None:
+        return ""
+    return f"{(step.at_ns if step.until_ns is None else step.until_ns) / 1e6:,.3f}"
+
+
+def _told(text: str, first: str, rest: str, width: int = WIDTH + 2) -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
+
+
 _LEGEND = ". waiting  - handler  = call, the step's number where it was answered"
-
-
-def _shown_ns(step: Step) -> int:
-    assert step.at_ns is not None
-    return step.at_ns if step.until_ns is None else step.until_ns

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.findings import CheckStatus, Quantiles, Verdict
+from analysis.findings import CheckReport, CheckStatus, Quantiles, Verdict
+from analysis.proofs import group_line
 from analysis.text import count, duration_text, visible
 
 SUMMARY_FILE = "summary.md"
 _MOST_REASONS = 5
 _MOST_RULES = 12
 _MOST_KINDS = 18
+_MOST_GROUPS_EACH = 2
+_MOST_GROUPS = 20
 _TIMED = (
     ("end to end", "all"),
     ("handler", "all"),
@@ -61,15 +64,8 @@ def summary_text(verdict: Verdict) -> str:
     ]
     found = [check for check in verdict.checks if check.status is CheckStatus.FOUND]
     lines += _table(
-        ("finding", "count", "first"),
-        [
-            (
-                check.kind.value,
-                f"{check.count:,}",
-                _plain(check.findings[0].explanation, 200) if check.findings else "",
-            )
-            for check in found[:_MOST_KINDS]
-        ],
+        ("finding", "count", "orders, pattern"),
+        [row for check in found[:_MOST_KINDS] for row in _group_rows(check)][:_MOST_GROUPS],
     )
     open_checks = [
         check.kind.value
@@ -84,6 +80,20 @@ def summary_text(verdict: Verdict) -> str:
         lines += _table(("milliseconds", "n", "p50", "p99", "max"), rows)
     lines.append(f"Run {_plain(verdict.run_id)}.")
     return "\n".join(lines) + "\n"
+
+
+def _group_rows(check: CheckReport) -> list[tuple[str, str, str]]:
+    """The largest groups of a check; its first finding where there are none."""
+    told = [group_line(group) for group in check.groups[:_MOST_GROUPS_EACH]]
+    told = told or [finding.explanation for finding in check.findings[:1]] or [""]
+    if check.patterns > len(told):
+        told[-1] += f" (and {count(check.patterns - len(told), 'further pattern')})"
+    kinds = [check.kind.value, *[""] * (len(told) - 1)]
+    counts = [f"{check.count:,}", *[""] * (len(told) - 1)]
+    return [
+        (kind, number, _plain(text, 300))
+        for kind, number, text in zip(kinds, counts, told, strict=True)
+    ]
 
 
 def _timing_row(row: Quantiles) -> tuple[str, ...]:

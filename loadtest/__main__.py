@@ -1,4 +1,4 @@
-"""The command line: ``loadtest run | report | lab | mutants``."""
+"""The command line: ``loadtest run | report | sql | lab | mutants``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from analysis.errors import OnceproofError
+from analysis.query import ask, tables_of
 from analysis.report import write_outputs
 from analysis.verdict import judge, write_verdict
 from consumer.clock import HostClock
@@ -23,7 +24,14 @@ from loadtest.matrix import MatrixProgress, print_matrix
 from loadtest.mutants import chosen, run_matrix
 from loadtest.run import run as run_load
 from loadtest.stage import check_endpoint
-from loadtest.terminal import Quiet, Reporter, Terminal, print_verdict
+from loadtest.terminal import (
+    Quiet,
+    Reporter,
+    Terminal,
+    print_answer,
+    print_tables,
+    print_verdict,
+)
 
 app = typer.Typer(
     name="loadtest",
@@ -204,6 +212,32 @@ def report(
         console = Console(highlight=False)
         print_verdict(console, verdict, run_dir, run_dir / "report.html")
     raise typer.Exit(verdict.verdict.exit_code)
+
+
+@app.command()
+def sql(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
+    statement: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SELECT", help="One SELECT statement of DuckDB's SQL.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Ask the evidence of a run a question of your own.
+
+    Prints a table on a terminal and CSV into a file or a pipe. Without a statement: the
+    tables and columns there are. Nothing can be changed.
+
+    Example: loadtest sql runs/20260101T120000Z-a1b2c3 "select decision, count(*) from calls
+    group by all"
+    """
+    console = Console(highlight=False)
+    if statement is None:
+        print_tables(console, tables_of(run_dir))
+        return
+    with ask(run_dir, statement) as answer:
+        print_answer(console, answer)
 
 
 @app.command()

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import csv
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from analysis.findings import CheckStatus, Verdict, VerdictWord
+from analysis.proofs import check_text
+from analysis.query import Answer, TableText
+from analysis.text import count, visible
 
 _PLAIN_EVERY_S = 5.0
 _STYLES = {
@@ -155,6 +163,44 @@ def _live_view(snapshot: Snapshot) -> Group:
     return Group(bars, figures)
 
 
+_MOST_ROWS = 1_000  # of a table on a terminal
+
+
+def print_answer(console: Console, answer: Answer) -> None:
+    """The rows of a statement: a table on a terminal, CSV anywhere else."""
+    if not console.is_terminal:
+        lines = csv.writer(sys.stdout)
+        lines.writerow(answer.columns)
+        lines.writerows(answer.rows())
+        return
+    rows = list(islice(answer.rows(), _MOST_ROWS + 1))
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for place, name in enumerate(answer.columns):
+        numbers = all(isinstance(row[place], int | float | None) for row in rows)
+        table.add_column(visible(name), justify="right" if numbers else "left", overflow="fold")
+    for row in rows[:_MOST_ROWS]:
+        table.add_row(*(Text("" if cell is None else visible(str(cell), 400)) for cell in row))
+    console.print(table)
+    more = "; there are more: all of them go into a file or a pipe" if rows[_MOST_ROWS:] else ""
+    console.print(Text(f"{count(min(len(rows), _MOST_ROWS), 'row')}{more}", style="dim"))
+
+
+def print_tables(console: Console, tables: Sequence[TableText]) -> None:
+    """What a statement can name: the evidence with its columns, then what is worked out."""
+    for table in tables:
+        console.print(Text(table.name, "bold") + Text(f"  {table.meaning}".rstrip()))
+        if any(column.meaning for column in table.columns):
+            grid = Table.grid(padding=(0, 2))
+            grid.add_column(width=16)
+            grid.add_column(style="dim")
+            for column in table.columns:
+                grid.add_row(f"  {column.name}", Text(column.meaning or column.type.lower()))
+            console.print(grid)
+        else:
+            names = ", ".join(column.name for column in table.columns)
+            console.print(Padding(Text(names, "dim"), (0, 0, 0, 2)))
+
+
 def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Path) -> None:
     """The short table, one line a rule, the findings by kind, and where the report is."""
     counts = verdict.counts
@@ -198,11 +244,9 @@ def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Pat
     for check in verdict.checks:
         if check.status is CheckStatus.FOUND:
             console.print()
-            console.print(Text(f"{check.kind} ({check.count})", style="bold red"))
-            for finding in check.findings[:3]:
-                console.print(Text(f"  {finding.explanation}"))
-            if check.count > 3:
-                console.print(Text(f"  and {check.count - 3} more", style="dim"))
+            console.print(Text(f"{check.kind} ({check.count:,})", style="bold red"))
+            for line in check_text(check, shlex.quote(str(run_dir))):
+                console.print(Text(f"  {line}".rstrip()), soft_wrap=True)
     console.print()
     console.print(Text(verdict.verdict, style=_STYLES[verdict.verdict]), end="")
     console.print(Text("".join(f"  {reason}" for reason in verdict.reasons)))

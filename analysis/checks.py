@@ -221,6 +221,7 @@ def prepare(evidence: Evidence) -> None:
             "report_batch_item_failures": run.report_batch_item_failures,
         },
     )
+    evidence.rows(sql_of("base"))
     evidence.rows(sql_of("views"))
 
 

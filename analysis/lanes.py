@@ -23,7 +23,7 @@ MOST_LANES = 12
 MOST_CALLS = 12  # in one lane
 SHORT_DETAILS = 60  # characters
 
-_MARGIN = 0.02  # of the drawn width, before the first and after the last thing
+_MARGIN = 0.03  # of the drawn width, before the first and after the last thing
 _CUT_ABOVE = 0.25  # an idle stretch longer than this share of the busy time is cut ...
 _CUT_TO = 0.06  # ... to this share
 _CUT_STEPS_ABOVE = 3.0  # likewise between the steps of a proof
@@ -463,7 +463,7 @@ def _lanes_of(
         lanes=lanes,
         lanes_left_out=(deliveries[0]["total"] if deliveries else 0) - len(lanes),
         messages=len(messages),
-        overlaps=_overlaps([lane.window for lane in lanes]),
+        overlaps=overlaps(lanes),
         axis=lanes_axis(lanes),
     )
 
@@ -685,11 +685,11 @@ def _call(row: dict[str, Any], origin: int) -> LaneCall:
     )
 
 
-def _overlaps(windows: list[tuple[int, int] | None]) -> tuple[tuple[int, int], ...]:
-    """Closed stretches in which at least two windows are open."""
+def overlaps(lanes: Sequence[Lane]) -> tuple[tuple[int, int], ...]:
+    """Closed stretches in which the call windows of at least two lanes are open."""
     edges = sorted(
         edge
-        for window in windows
+        for window in (lane.window for lane in lanes)
         if window is not None
         for edge in ((window[0], 0, 1), (window[1], 1, -1))  # equal times: opens come first
     )

@@ -43,6 +43,7 @@ MOST_ACTORS = 6
 MOST_STEPS = 12
 
 _CONTENT = 60  # characters of an item in a sentence
+_EXPLANATION = 600  # characters
 _WRITES = (Action.PUT, Action.UPDATE, Action.DELETE)
 
 # What a write did is the whole story; elsewhere it matters what was reported and acknowledged.
@@ -203,7 +204,7 @@ class _Event:
 def _prove(finding: Finding, story: _Story | None) -> Proof:
     """The story of a finding told in steps; without one, what follows from it alone."""
     if story is None:
-        conclusion = f"{finding.explanation} {_WHY.get(finding.kind, '')}".strip()
+        conclusion = _follows(finding)
         return Proof(finding.order_key, (), None, (), 0, conclusion, (), None)
     lanes = story.lanes
     cast = _cast(finding, lanes)
@@ -547,13 +548,13 @@ class _Teller:
                 return self._overwritten()
             case FindingKind.DOUBLE_ACCEPT:
                 return self._accepted_twice()
-        return f"{self.finding.explanation} {_WHY.get(self.kind, '')}".strip()
+        return _follows(self.finding)
 
     def _overwritten(self) -> str:
         made = {call.call_id: (letter, call) for letter, _, call in self.calls}
         named = [made[number] for number in self.finding.call_ids if number in made]
         if not named:
-            return self.finding.explanation
+            return _follows(self.finding)
         letter, write = named[-1]
         earlier = named[0] if len(named) > 1 else None
         if earlier is None:
@@ -617,6 +618,12 @@ _ACKED = {
 }
 
 
+def _follows(finding: Finding) -> str:
+    """What was found, and why it must not be."""
+    explanation = visible(finding.explanation, _EXPLANATION)
+    return " ".join(filter(None, (explanation, _WHY.get(finding.kind))))
+
+
 def _over(lane: Lane, call: LaneCall) -> int:
     return lane.end_ns if call.answered_ns is None else call.answered_ns
 
@@ -654,12 +661,17 @@ def _listed(words: Sequence[str]) -> str:
 
 def group_line(group: FindingGroup) -> str:
     """How many findings, and what was the same: ``412 orders, same pattern: ...``."""
+    return f"{group_head(group)}: {group.pattern}"
+
+
+def group_head(group: FindingGroup) -> str:
+    """How many findings: ``412 orders, same pattern``."""
     orders = count(group.orders, "order")
     if group.count != group.orders:
         findings = count(group.count, "finding")
         orders = f"{findings} in {orders}" if group.orders else findings
     same = ", same pattern" if group.count > 1 else ""
-    return f"{orders}{same}: {group.pattern}"
+    return f"{orders}{same}"
 
 
 def check_text(check: CheckReport, run: str, proved: int = 1) -> list[str]:

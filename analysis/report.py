@@ -8,6 +8,7 @@ is bounded, made visible (:func:`analysis.text.visible`) and escaped by the temp
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,33 +19,50 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from analysis.checks import sql_of
 from analysis.errors import EvidenceError
-from analysis.findings import MAX_SHOWN, CheckReport, CheckStatus, Counts, Finding, Verdict
+from analysis.findings import (
+    MAX_GROUPS,
+    MAX_SHOWN,
+    CheckReport,
+    CheckStatus,
+    Counts,
+    Finding,
+    FindingGroup,
+    Proof,
+    Verdict,
+)
 from analysis.junit import write_junit
 from analysis.lanes import (
+    Axis,
     Lane,
     LaneCall,
     Lanes,
     Mark,
+    Wanted,
+    actor_lane,
     call_text,
     lane_name,
     most_contended,
-    order_lanes,
+    orders_lanes,
+    overlaps,
+    steps_axis,
 )
 from analysis.plots import PALETTE, Plot, render_plots
+from analysis.proofs import group_head, step_time
 from analysis.schema import AckOutcome, RunInfo
 from analysis.store import Evidence, open_evidence
 from analysis.summary import write_summary
 from analysis.text import count, duration_text, milliseconds, quoted, visible
 from analysis.verdict import read_verdict
 
-DRAWN_PER_KIND = 3  # findings with swim lanes; the others of a kind are told in words
 MOST_BYTES = 5_000_000  # of report.html; a page that would be larger shows fewer findings
 CONTENDED = 3
 MOST_IDS = 12  # evidence ids named beside one finding
 
-# Findings of a kind with lanes, and in words: the first pair whose page is small enough.
-_LIMITS = ((DRAWN_PER_KIND, MAX_SHOWN), (1, 20), (0, 3))
+# Groups of a kind with proof and lanes, and findings told in a sentence: the first pair whose
+# page is small enough.
+_LIMITS = ((MAX_GROUPS, MAX_SHOWN), (2, MAX_SHOWN), (1, 20), (0, 3))
 
 _NEAR = 0.05  # of a track's width: marks closer than this go on rows of their own
 _ROW = 20  # height of a row of marks, in px
@@ -129,12 +147,15 @@ class Sign:
     y: float
     symbol: str
     look: str
+    text: str  # within the symbol: the number of the step, else the sign of the decision
+    tag: str  # beside it, where nothing can stand within
     story: str
     ringed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
+    letter: str  # of the actor in a proof; empty elsewhere
     name: str
     message: str
     story: str  # the lane in words, for those who do not see it
@@ -176,20 +197,25 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    finding: Finding
+class Proved:
+    """A group of findings with the proof of its smallest example."""
+
+    head: str  # how many
+    group: FindingGroup
     ids: str
+    proof: Proof | None
+    times: tuple[str, ...]  # of the steps, in ms
     drawing: Drawing | None
-    anchor: str | None  # where the order is drawn already
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Found:
     """The findings of one kind."""
 
     check: CheckReport
-    drawn: tuple[Shown, ...]
-    listed: tuple[Shown, ...]
+    proved: tuple[Proved, ...]
+    patterns_left_out: int
+    listed: tuple[tuple[Finding, str], ...]  # with their ids in words
     not_listed: int
 
 
@@ -226,42 +252,39 @@ def _page(
     most_drawn: int,
     most_listed: int,
 ) -> str:
-    anchors: dict[str, str] = {}
+    found = [check for check in verdict.checks if check.status is CheckStatus.FOUND]
+    groups = [group for check in found for group in check.groups[:most_drawn]]
+    keys = most_contended(evidence, CONTENDED)
+    wanted = [_wanted(group.example) for group in groups] + [Wanted(key) for key in keys]
+    lanes = iter(orders_lanes(evidence, [entry for entry in wanted if entry is not None]))
+    numbers = itertools.count(1)
 
-    def draw(order_key: str, finding: Finding | None = None) -> Drawing | None:
-        """The order's lanes, once a page."""
-        if order_key in anchors:
-            return None
-        anchors[order_key] = f"order-{len(anchors) + 1}"
-        invocations = finding.invocation_ids if finding else ()
-        calls = frozenset(finding.call_ids if finding else ())
-        return _drawing(order_lanes(evidence, order_key, invocations), anchors[order_key], calls)
+    def proved(group: FindingGroup) -> Proved:
+        finding, proof = group.example, group.example.proof
+        drawing = None
+        if proof is not None and _wanted(finding) is not None:
+            focus = frozenset(finding.call_ids)
+            drawing = _drawing(next(lanes), f"finding-{next(numbers)}", focus, proof)
+        return Proved(
+            group_head(group),
+            group,
+            _ids(finding),
+            proof,
+            () if proof is None else tuple(map(step_time, proof.steps)),
+            drawing,
+        )
 
-    def show(finding: Finding, *, drawn: bool) -> Shown:
-        key = finding.order_key
-        drawing = draw(key, finding) if drawn and key is not None else None
-        return Shown(finding, _ids(finding), drawing, None if key is None else anchors.get(key))
-
-    found = []
-    for check in verdict.checks:
-        if check.status is CheckStatus.FOUND:
-            first, others = _first_of_orders(check.findings, most_drawn)
-            others = others[:most_listed]
-            found.append(
-                Group(
-                    check,
-                    tuple(show(finding, drawn=True) for finding in first),
-                    tuple(show(finding, drawn=False) for finding in others),
-                    check.count - len(first) - len(others),
-                )
-            )
-    contended, above = [], []
-    for key in most_contended(evidence, CONTENDED):
-        drawing = draw(key)
-        if drawing is None:
-            above.append((anchors[key], quoted(key)))
-        else:
-            contended.append(drawing)
+    told = [
+        Found(
+            check,
+            tuple(proved(group) for group in check.groups[:most_drawn]),
+            check.patterns - len(check.groups[:most_drawn]),
+            tuple((finding, _ids(finding)) for finding in check.findings[:most_listed]),
+            check.count - len(check.findings[:most_listed]),
+        )
+        for check in found
+    ]
+    contended = [_drawing(next(lanes), f"order-{place}") for place, _ in enumerate(keys, 1)]
     template = _environment().get_template("report.html")
     return template.render(
         run=evidence.run,
@@ -269,13 +292,13 @@ def _page(
         counts=verdict.counts,
         exposure=verdict.exposure,
         numbers=_numbers(verdict),
-        found=found,
+        found=told,
         unanswered=sum(
             check.status in (CheckStatus.NOT_OBSERVABLE, CheckStatus.CRASHED)
             for check in verdict.checks
         ),
         contended=contended,
-        contended_above=above,
+        sql=sql_of,
         plots=plots,
         timing=verdict.timing,
         signs=_SIGNS,
@@ -286,16 +309,13 @@ def _page(
     )
 
 
-def _first_of_orders(findings: Sequence[Finding], most: int) -> tuple[list[Finding], list[Finding]]:
-    """One finding each of the first ``most`` orders, and all the others."""
-    first: list[Finding] = []
-    others: list[Finding] = []
-    for finding in findings:
-        new = finding.order_key is None or finding.order_key not in {
-            drawn.order_key for drawn in first
-        }
-        (first if new and len(first) < most else others).append(finding)
-    return first, others
+def _wanted(finding: Finding) -> Wanted | None:
+    proof = finding.proof
+    if proof is None or proof.order_key is None or not proof.actors:
+        return None
+    actors = [actor.invocation_id for actor in proof.actors]
+    calls = [step.call_id for step in proof.steps if step.call_id is not None]
+    return Wanted(proof.order_key, actors, [*finding.call_ids, *calls])
 
 
 @cache
@@ -408,15 +428,25 @@ def _ids(finding: Finding) -> str:
     return " · ".join(parts)
 
 
-def _drawing(lanes: Lanes, anchor: str, focus: frozenset[int]) -> Drawing:
+def _drawing(
+    lanes: Lanes, anchor: str, focus: frozenset[int] = frozenset(), proof: Proof | None = None
+) -> Drawing:
+    """All lanes of an order; of a proof the lanes of its actors, from first to last step."""
+    drawn = [("", lane) for lane in lanes.lanes]
+    axis = lanes.axis
+    if proof is not None:
+        pairs = [(actor.letter, actor_lane(lanes, actor)) for actor in proof.actors]
+        drawn = [(letter, lane) for letter, lane in pairs if lane is not None]
+        axis = steps_axis(proof.steps) if steps_axis(proof.steps).spans else axis
     receives = len(lanes.lanes) + lanes.lanes_left_out
     left_out = []
-    if lanes.lanes_left_out:
-        left_out.append(f"{count(lanes.lanes_left_out, 'further receive')} not drawn")
-    calls_left_out = sum(lane.calls_left_out for lane in lanes.lanes)
+    if receives > len(drawn):
+        left_out.append(f"{count(receives - len(drawn), 'further receive')} not drawn")
+    calls_left_out = sum(lane.calls_left_out for _, lane in drawn)
     if calls_left_out:
         left_out.append(f"{count(calls_left_out, 'further call')} of these lanes not drawn")
-    axis = lanes.axis
+    stretches = overlaps([lane for _, lane in drawn])
+    bands = [(axis.position(first), axis.position(last)) for first, last in stretches]
     return Drawing(
         anchor=anchor,
         order_key=visible(lanes.order_key),
@@ -425,8 +455,8 @@ def _drawing(lanes: Lanes, anchor: str, focus: frozenset[int]) -> Drawing:
         final=lanes.final or "not read",
         ticks=tuple((position, milliseconds(time_ns)) for position, time_ns in axis.ticks()),
         cuts=tuple((position, f"{idle / 1e9:.3g} s") for position, idle in axis.cuts),
-        bands=tuple((axis.position(first), axis.position(last)) for first, last in lanes.overlaps),
-        tracks=tuple(_track(lane, lanes, focus) for lane in lanes.lanes),
+        bands=tuple((first, last) for first, last in bands if last > first or proof is None),
+        tracks=tuple(_track(letter, lane, axis, focus, proof) for letter, lane in drawn),
         left_out="; ".join(left_out),
         calls=tuple(_call_row(lane, call, focus) for lane, call in lanes.calls),
         errors=tuple(
@@ -437,34 +467,54 @@ def _drawing(lanes: Lanes, anchor: str, focus: frozenset[int]) -> Drawing:
     )
 
 
-def _track(lane: Lane, lanes: Lanes, focus: frozenset[int]) -> Track:
-    position = lanes.axis.position
-    ends = [
-        call.answered_ns if call.answered_ns is not None else lane.end_ns for call in lane.calls
+def _track(
+    letter: str, lane: Lane, axis: Axis, focus: frozenset[int], proof: Proof | None
+) -> Track:
+    """One lane, cut to what the axis shows. What is a step of the proof has its number."""
+    position, first, last = axis.position, axis.spans[0][0], axis.spans[-1][1]
+    calls = [
+        (call, lane.end_ns if call.answered_ns is None else call.answered_ns) for call in lane.calls
     ]
+    calls = [(call, end) for call, end in calls if call.sent_ns <= last and end >= first]
+    numbers = {}
+    ends: list[tuple[int, str]] = []
+    for place, step in enumerate(proof.steps if proof else (), 1):
+        if step.call_id is not None:
+            numbers[step.call_id] = str(place)
+        elif step.actor == letter and step.at_ns is not None:
+            ends.append((step.at_ns if step.until_ns is None else step.until_ns, str(place)))
+    if proof is None and lane.ack is not None and lane.acked_ns is not None:
+        ends.append((lane.acked_ns, ""))
+    # A step of a proof stands where it was over: the steps are told in that order.
     spots = [
-        (position(call.sent_ns) + position(end)) / 2
-        for call, end in zip(lane.calls, ends, strict=True)
+        position(end) if proof else (position(call.sent_ns) + position(end)) / 2
+        for call, end in calls
     ]
-    if lane.ack is not None and lane.acked_ns is not None:
-        spots.append(position(lane.acked_ns))
+    spots += [position(moment) for moment, _ in ends]
     rows = _rows(spots)
     heights = [_ROW * row + _ROW / 2 + 7 for row in rows]
     bars, marks = [], []
-    for call, end, spot, y in zip(lane.calls, ends, spots, heights, strict=False):
+    for (call, end), spot, y in zip(calls, spots, heights, strict=False):
         look = "read" if call.mark is Mark.READ else call.decision.value
         bars.append(
             Bar(position(call.sent_ns), position(end), y, look, open=call.answered_ns is None)
         )
+        text = numbers.get(call.call_id, call.mark.value)
         story = call_text(lane, call)
-        marks.append(Sign(spot, y, f"mark-{look}", look, story, call.call_id in focus))
-    if len(spots) > len(lane.calls) and lane.ack is not None:
-        story = f"{lane.ack.value.replace('_', ' ')} at {milliseconds(lane.acked_ns or 0)} ms"
-        marks.append(Sign(spots[-1], heights[-1], f"ack-{lane.ack.value}", "ack", story, False))
+        marks.append(Sign(spot, y, f"mark-{look}", look, text, "", story, call.call_id in focus))
+    for (moment, number), spot, y in zip(
+        ends, spots[len(calls) :], heights[len(calls) :], strict=True
+    ):
+        symbol, story = "end", "ended"
+        if lane.ack is not None and lane.acked_ns == moment:
+            symbol, story = f"ack-{lane.ack.value}", lane.ack.value.replace("_", " ")
+        story = f"{story} at {milliseconds(moment)} ms"
+        marks.append(Sign(spot, y, symbol, "ack", "", number, story, False))
     run = None
     if lane.started_ns is not None:
         end = lane.ended_ns if lane.ended_ns is not None else lane.end_ns
-        run = (position(lane.started_ns), position(end))
+        if lane.started_ns <= last and end >= first:
+            run = (position(lane.started_ns), position(end))
     name = lane_name(lane)
     if lane.environment is not None:
         name += f" · environment {lane.environment}{' (cold)' if lane.cold else ''}"
@@ -474,9 +524,10 @@ def _track(lane: Lane, lanes: Lanes, focus: frozenset[int]) -> Track:
     if lane.result is not None:
         message += f": {lane.result}"
     return Track(
+        letter=letter,
         name=name,
         message=message,
-        story=f"{name}, {message}. " + ". ".join(mark.story for mark in marks),
+        story=f"{letter} {name}, {message}. ".lstrip() + ". ".join(mark.story for mark in marks),
         height=_ROW * (max(rows, default=0) + 1) + 14,
         first=position(lane.received_ns),
         last=position(lane.end_ns),

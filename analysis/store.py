@@ -5,7 +5,8 @@ A run directory becomes an in-memory DuckDB database with one table or view per 
 lines). Beside them stand what ``run.json`` says about the store:
 
 ``run_tables``
-    one row per declared table: resource, role, key, sort
+    one row per declared table: resource, role, key, sort, claims (it may hold items that are
+    not an order's result: ``complete_when`` is given)
 ``details(item)``
     only the attributes that carry the order's details, as canonical text; NULL for no item.
     Two items have the same details exactly when these texts are equal. A missing attribute
@@ -359,12 +360,13 @@ def _ends_with_newline(path: Path) -> bool:
 
 def _describe_store(connection: duckdb.DuckDBPyConnection, run: RunInfo) -> None:
     connection.execute("""
-        CREATE TABLE run_tables (resource VARCHAR, role VARCHAR, "key" VARCHAR, sort VARCHAR)
+        CREATE TABLE run_tables
+            (resource VARCHAR, role VARCHAR, "key" VARCHAR, sort VARCHAR, claims BOOLEAN)
     """)
     for table in run.tables:
         connection.execute(
-            "INSERT INTO run_tables VALUES (?, ?, ?, ?)",
-            (table.name, str(table.role), table.key, table.sort),
+            "INSERT INTO run_tables VALUES (?, ?, ?, ?, ?)",
+            (table.name, str(table.role), table.key, table.sort, bool(table.complete_when)),
         )
     keys = {
         name

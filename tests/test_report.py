@@ -14,14 +14,17 @@ import matplotlib
 import msgspec
 import pytest
 
+from analysis.checks import sql_of
 from analysis.errors import EvidenceError
 from analysis.findings import (
+    MAX_GROUPS,
     MAX_SHOWN,
     CheckReport,
     CheckStatus,
     Counts,
     Exposure,
     Finding,
+    FindingGroup,
     FindingKind,
     Rule,
     Verdict,
@@ -30,7 +33,8 @@ from analysis.findings import (
 from analysis.junit import write_junit
 from analysis.lanes import most_contended
 from analysis.plots import PALETTE, render_plots
-from analysis.report import DRAWN_PER_KIND, Outputs, render_report, write_outputs
+from analysis.proofs import prove_examples
+from analysis.report import Outputs, render_report, write_outputs
 from analysis.schema import RunStatus
 from analysis.store import open_evidence
 from analysis.summary import write_summary
@@ -115,6 +119,21 @@ def found(kind: FindingKind, findings: list[Finding], count: int | None = None) 
     )
 
 
+def proved(run_dir: Path, report: CheckReport, groups: int) -> CheckReport:
+    """The same answer in groups, with the first findings as their examples, proved."""
+    examples = report.findings[:groups]
+    share = report.count // len(examples)
+    report = replace(
+        report,
+        groups=tuple(FindingGroup("It did this", share, share, finding) for finding in examples),
+        patterns=len(examples) + 2,
+    )
+    with open_evidence(run_dir) as evidence:
+        (answer,), notes = prove_examples(evidence, [report])
+    assert notes == ()
+    return answer
+
+
 def overwrites(run_dir: Path) -> list[Finding]:
     """The planted overwrites, as findings."""
     with open_evidence(run_dir) as evidence:
@@ -150,8 +169,8 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Page, str]:
     run_dir = write_run(
         tmp_path_factory.mktemp("failed"), Sample(orders=60, overwrites=8, hostile=True)
     )
-    verdict = verdict_of(run_dir, found(FindingKind.OVERWRITE, overwrites(run_dir)))
-    _, page, text = outputs_of(run_dir, verdict)
+    answer = proved(run_dir, found(FindingKind.OVERWRITE, overwrites(run_dir)), 3)
+    _, page, text = outputs_of(run_dir, verdict_of(run_dir, answer))
     return run_dir, page, text
 
 
@@ -199,30 +218,40 @@ def test_colour_is_never_the_only_sign(failed: tuple[Path, Page, str]) -> None:
 def test_a_failed_run_tells_kind_count_ids_and_lanes(failed: tuple[Path, Page, str]) -> None:
     run_dir, page, text = failed
     findings = overwrites(run_dir)
-    assert len(findings) > DRAWN_PER_KIND + 1
+    assert len(findings) > 3
     assert "FAIL" in page.text
     for finding in findings:
         assert finding.explanation in page.text
         assert f"call{'s' if len(finding.call_ids) > 1 else ''} {finding.call_ids[0]}" in page.text
-    assert f"{len(findings) - DRAWN_PER_KIND} more findings of this kind, in words" in page.text
-    rings = sum(len(finding.call_ids) for finding in findings[:DRAWN_PER_KIND])
-    assert text.count('<circle class="ring" r="11"/>') == rings
-    assert page.text.count("(in the finding)") == rings
+    assert f"{len(findings)} findings of this kind, in words" in page.text
+    assert page.text.count("same pattern: It did this") == 3
+    assert "2 further patterns of this kind not drawn" in page.text
+    named = sum(len(finding.call_ids) for finding in findings[:3])
+    assert page.text.count("(in the finding)") == named
+    assert 3 <= text.count('<circle class="ring" r="11"/>') <= named
 
 
-def test_lanes_are_drawn_for_different_orders_and_each_order_once(tmp_path: Path) -> None:
+def test_text_and_lanes_of_a_proof_use_the_same_letters_and_numbers(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, Sample(orders=60, overwrites=8))
-    one_each = overwrites(run_dir)[:2]
-    many = [replace(one_each[0], explanation=f"Again {number}.") for number in range(5)]
-    verdict = verdict_of(
-        run_dir,
-        found(FindingKind.OVERWRITE, [one_each[0], *many, one_each[1]]),
-        found(FindingKind.DOUBLE_ACCEPT, [replace(many[0], kind=FindingKind.DOUBLE_ACCEPT)]),
-    )
-    _, page, text = outputs_of(run_dir, verdict)
-    assert [text.count(f"<code>{finding.order_key}</code>") for finding in one_each] == [1, 1]
-    assert page.text.count("The lanes of this order are drawn above.") == 1
-    assert "5 more findings of this kind, in words" in page.text
+    answer = proved(run_dir, found(FindingKind.OVERWRITE, overwrites(run_dir)), 1)
+    proof = answer.groups[0].example.proof
+    assert proof is not None
+    assert len(proof.actors) > 1
+    _, page, text = outputs_of(run_dir, verdict_of(run_dir, answer))
+    for actor in proof.actors:
+        assert text.count(f'<b class="actor">{actor.letter}</b>') == 2  # in words and at its lane
+        assert f"{actor.letter}invocation {actor.invocation_id} · environment" in page.text
+    drawn = re.findall(r'<text class="letter(?: on)?" y="[^"]*">(\d+)</text>', text)
+    assert sorted(map(int, drawn)) == list(range(1, len(proof.steps) + 1))
+    for step in proof.steps:
+        assert step.text in page.text
+    assert f'loadtest sql RUN "{proof.query}"' in page.text
+
+
+def test_every_check_shows_its_sql(failed: tuple[Path, Page, str]) -> None:
+    _, page, _ = failed
+    for kind in FindingKind:
+        assert " ".join(sql_of(kind).split()) in page.text
 
 
 def test_a_clean_run_shows_its_most_contended_orders(tmp_path: Path) -> None:
@@ -290,13 +319,19 @@ def test_the_worst_run_stays_small(tmp_path: Path) -> None:
         ]
     ids = tuple(range(1, 2000))
     answers = [
-        found(
-            kind,
-            [
-                Finding(kind, keys[(number + place) % len(keys)], "<&\x00é" * 5000, ids, ids, ids)
-                for number in range(MAX_SHOWN)
-            ],
-            count=2_000_000,
+        proved(
+            run_dir,
+            found(
+                kind,
+                [
+                    Finding(
+                        kind, keys[(number + place) % len(keys)], "<&\x00é" * 5000, ids, ids, ids
+                    )
+                    for number in range(MAX_SHOWN)
+                ],
+                count=2_000_000,
+            ),
+            MAX_GROUPS,
         )
         for place, kind in enumerate(FindingKind)
     ]
@@ -321,14 +356,21 @@ def test_a_page_that_would_be_too_large_shows_fewer_findings_and_the_same_counts
 ) -> None:
     run_dir = write_run(tmp_path, Sample(orders=60, overwrites=8))
     findings = overwrites(run_dir) * 20
-    verdict = verdict_of(run_dir, found(FindingKind.OVERWRITE, findings, count=5000))
+    answer = proved(run_dir, found(FindingKind.OVERWRITE, findings, count=5000), MAX_GROUPS)
+    verdict = verdict_of(run_dir, answer)
     outputs, _, whole = outputs_of(run_dir, verdict)
     monkeypatch.setattr("analysis.report.MOST_BYTES", outputs.report.stat().st_size - 1)
     _, page, smaller = outputs_of(run_dir, verdict)
     assert len(smaller) < len(whole)
     assert "overwrite 5,000" in page.text
-    assert "20 more findings of this kind, in words" in page.text
-    assert "4,979 more, counted and not listed" in page.text
+    assert page.text.count("same pattern: It did this") == 2
+    assert "100 findings of this kind, in words" in page.text
+    assert "4,900 more, counted and not listed" in page.text
+    monkeypatch.setattr("analysis.report.MOST_BYTES", 0)
+    _, page, smallest = outputs_of(run_dir, verdict)
+    assert len(smallest) < len(smaller)
+    assert "overwrite 5,000" in page.text
+    assert "4,997 more, counted and not listed" in page.text
 
 
 # --- plots ------------------------------------------------------------------------------

@@ -9,67 +9,73 @@
 -- Reported in vain: the answer names the message in `batchItemFailures`, which the mapping
 -- of this run is not set to read, and the message was deleted.
 WITH tried AS (
-    SELECT invocation_id, order_key, min(call_id) AS call_id,
-        bool_and(decision = 'failed' AND reply = 'failed') AS all_failed
-    FROM writes WHERE role = 'orders' AND order_key IS NOT NULL AND invocation_id IS NOT NULL
-    GROUP BY ALL
+    SELECT invocation_id, order_no, min(call_id) AS call_id
+    FROM writes SEMI JOIN (
+        SELECT invocation_id, order_no FROM writes
+        WHERE role = 'orders' AND decision = 'failed' AND reply = 'failed'
+    ) failed USING (invocation_id, order_no)
+    WHERE role = 'orders'
+    GROUP BY ALL HAVING bool_and(decision = 'failed' AND reply = 'failed')
+), fruitless AS MATERIALIZED (
+    SELECT h.*, t.call_id
+    FROM handled h
+    JOIN tried t USING (invocation_id, order_no)
+    JOIN invocations i USING (invocation_id)
+    JOIN fates f ON f.message_no = h.message_no AND f.sent_as = h.sent_as
+    WHERE i.outcome = 'returned' AND h.deleted_at IS NOT NULL AND f.fate = 'deleted'
+        AND NOT h.poison
 ), answered AS (
     -- Invocations in which something else than the failed writes gave an answer.
-    SELECT DISTINCT c.invocation_id
-    FROM calls c LEFT JOIN writes w ON w.call_id = c.call_id AND w.role = 'orders'
-    WHERE w.call_id IS NULL AND c.decision <> 'failed' AND c.invocation_id IS NOT NULL
+    SELECT c.invocation_id
+    FROM (FROM calls SEMI JOIN fruitless USING (invocation_id)) c
+    LEFT JOIN writes w ON w.call_id = c.call_id AND w.role = 'orders'
+    WHERE w.call_id IS NULL AND c.decision <> 'failed'
+), inserted AS (
+    SELECT invocation_id, order_no, details_after AS details, min(call_id) AS call_id
+    FROM inserts
+    WHERE reply = 'accepted' AND order_no IS NOT NULL GROUP BY ALL
+), denied AS MATERIALIZED (
+    SELECT h.*, n.call_id
+    FROM results r
+    JOIN handled h ON h.invocation_id = r.invocation_id AND h.message_no = r.message_no
+    JOIN inserted n ON n.invocation_id = h.invocation_id AND n.order_no = h.order_no
+    JOIN variants v ON v.variant_no = h.variant_no AND coalesce(n.details = v.details, true)
+    JOIN invocations i ON i.invocation_id = h.invocation_id
+    WHERE r.result = 'failed' AND NOT h.poison AND (SELECT report_batch_item_failures FROM facts)
+        AND (i.outcome = 'returned' OR (i.outcome = 'raised' AND (
+            SELECT count(*) FROM handled z WHERE z.invocation_id = h.invocation_id) > 1))
 ), failing AS (
     -- Calls that did not succeed, by the order they were for; NULL: for none in particular.
-    SELECT DISTINCT c.invocation_id, w.order_key
-    FROM calls c LEFT JOIN writes w ON w.call_id = c.call_id AND w.role = 'orders'
-    WHERE c.decision <> 'accepted' AND c.invocation_id IS NOT NULL
-), faulted AS (
-    SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
-), inserted AS (
-    SELECT invocation_id, order_key, details_after AS details, min(call_id) AS call_id
-    FROM inserts
-    WHERE reply = 'accepted' AND order_key IS NOT NULL GROUP BY ALL
-), sizes AS (
-    SELECT invocation_id, count(*) AS messages FROM handled GROUP BY invocation_id
+    SELECT c.invocation_id, w.order_no, c.decision <> 'accepted' AS failed,
+        c.fault IS NOT NULL AS faulted
+    FROM (FROM calls SEMI JOIN denied USING (invocation_id)) c
+    LEFT JOIN writes w ON w.call_id = c.call_id AND w.role = 'orders'
+    WHERE c.decision <> 'accepted' OR c.fault IS NOT NULL
 ), named AS (
-    SELECT invocation_id, unnest(CASE WHEN json_valid(response) THEN
-        json_extract_string(response, '$.batchItemFailures[*].itemIdentifier') END)
-        AS sqs_message_id
+    SELECT invocation_id, hash(unnest(CASE WHEN json_valid(response) THEN
+        json_extract_string(response, '$.batchItemFailures[*].itemIdentifier') END)) AS sent_as
     FROM invocations
     WHERE outcome = 'returned' AND contains(response, 'batchItemFailures')
         AND NOT (SELECT report_batch_item_failures FROM facts)
 ), found AS (
-    SELECT h.*, t.call_id, 'was deleted as done, although everything tried for it failed' AS what
-    FROM handled h
-    JOIN tried t USING (invocation_id, order_key)
-    JOIN invocations i USING (invocation_id)
-    JOIN acks a USING (delivery_id)
-    JOIN fates f USING (sqs_message_id)
-    WHERE t.all_failed AND i.outcome = 'returned' AND a.outcome = 'deleted'
-        AND f.fate = 'deleted' AND NOT h.poison
-        AND h.invocation_id NOT IN (SELECT invocation_id FROM answered)
+    SELECT order_no, message_no, invocation_id, call_id,
+        'was deleted as done, although everything tried for it failed' AS what
+    FROM fruitless ANTI JOIN answered USING (invocation_id)
     UNION ALL
-    SELECT h.*, n.call_id, 'was reported failed, although its order was stored'
-    FROM handled h
-    JOIN inserted n ON n.invocation_id = h.invocation_id AND n.order_key = h.order_key
-        AND coalesce(n.details = h.details, true)
-    JOIN invocations i ON i.invocation_id = h.invocation_id
-    JOIN sizes z ON z.invocation_id = h.invocation_id
-    JOIN results r ON r.invocation_id = h.invocation_id AND r.message_no = h.message_no
-    WHERE r.result = 'failed' AND NOT h.poison AND (SELECT report_batch_item_failures FROM facts)
-        AND (i.outcome = 'returned' OR (i.outcome = 'raised' AND z.messages > 1))
-        AND h.invocation_id NOT IN (SELECT invocation_id FROM faulted)
-        AND NOT EXISTS (
-            SELECT 1 FROM failing x WHERE x.invocation_id = h.invocation_id
-                AND (x.order_key IS NULL OR x.order_key = h.order_key)
-        )
+    SELECT order_no, message_no, invocation_id, call_id,
+        'was reported failed, although its order was stored'
+    FROM denied d
+    WHERE NOT EXISTS (
+        SELECT 1 FROM failing x WHERE x.invocation_id = d.invocation_id
+            AND (x.faulted OR (x.failed AND (x.order_no IS NULL OR x.order_no = d.order_no)))
+    )
     UNION ALL
-    SELECT h.*, NULL, 'was deleted, although the handler named it in batchItemFailures'
-    FROM handled h JOIN named USING (invocation_id, sqs_message_id)
-    JOIN acks a USING (delivery_id)
-    WHERE a.outcome = 'deleted'
+    SELECT h.order_no, h.message_no, h.invocation_id, NULL,
+        'was deleted, although the handler named it in batchItemFailures'
+    FROM handled h JOIN named USING (invocation_id, sent_as)
+    WHERE h.deleted_at IS NOT NULL
 )
-SELECT order_key, [message_no] AS message_nos, [invocation_id] AS invocation_ids,
+SELECT o.order_key, [message_no] AS message_nos, [invocation_id] AS invocation_ids,
     CASE WHEN call_id IS NULL THEN [] ELSE [call_id] END AS call_ids,
     [] AS flags, message_no, invocation_id, what
-FROM found
+FROM found JOIN orders o USING (order_no)

@@ -4,10 +4,15 @@
 --
 -- The last fate of the message decides. One that the handler itself put into the dead-letter
 -- queue is not acknowledged as done.
-SELECT f.order_key, [f.message_no] AS message_nos,
+SELECT o.order_key, [f.message_no] AS message_nos,
     CASE WHEN f.last_invocation_id IS NULL THEN [] ELSE [f.last_invocation_id] END
         AS invocation_ids,
-    CASE WHEN s.call_id IS NULL THEN [] ELSE [s.call_id] END AS call_ids,
-    [] AS flags, f.message_no, f.details AS sent, s.details AS stored
-FROM fates f JOIN stored s USING (order_key)
-WHERE f.fate = 'deleted' AND NOT f.poison AND f.details <> s.details
+    CASE WHEN c.call_id IS NULL THEN [] ELSE [c.call_id] END AS call_ids,
+    [] AS flags, f.message_no, c.sent, c.stored
+FROM fates f
+JOIN (
+    SELECT v.variant_no, v.order_no, v.details AS sent, s.details AS stored, s.call_id
+    FROM variants v JOIN stored s USING (order_no) WHERE v.details <> s.details
+) c USING (variant_no)
+JOIN orders o ON o.order_no = c.order_no
+WHERE f.fate = 'deleted' AND NOT f.poison

@@ -3,16 +3,18 @@
 -- answers disagree with each other show too. Only the fields of the order's body count, and
 -- only where they are given: times, ids and texts of the handler's own may differ.
 -- Conflicting messages are judged as conflict-acknowledged.
-SELECT order_key, [message_no] AS message_nos, [invocation_id] AS invocation_ids,
+SELECT o.order_key, [message_no] AS message_nos, [invocation_id] AS invocation_ids,
     CASE WHEN call_id IS NULL THEN [] ELSE [call_id] END AS call_ids,
     [] AS flags, message_no, result, array_to_string(differing, ', ') AS fields, details
 FROM (
-    SELECT p.order_key, r.message_no, r.invocation_id, s.call_id, r.result, s.details,
-        differing_fields(r.detail, m.expected_item) AS differing
+    SELECT p.order_no, r.message_no, r.invocation_id, c.call_id, r.result, c.details,
+        differing_fields(r.detail, c.expected_item) AS differing
     FROM results r
     JOIN planned p USING (message_no)
-    JOIN messages m USING (message_no)
-    JOIN stored s ON s.order_key = p.order_key AND s.details = p.details
+    JOIN (
+        SELECT v.variant_no, v.expected_item, s.details, s.call_id
+        FROM variants v JOIN stored s ON s.order_no = v.order_no AND s.details = v.details
+    ) c USING (variant_no)
     WHERE r.result IN ('processed', 'duplicate')
-)
+) JOIN orders o USING (order_no)
 WHERE len(differing) > 0

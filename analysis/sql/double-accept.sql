@@ -7,17 +7,29 @@
 -- work. An insert that the same invocation deleted again is undone and does not count.
 -- Flag `resurrected`: an accepted delete of one of the order's items explains that it could
 -- be inserted again.
-SELECT i.order_key,
-    list_sort(list_distinct(flatten(list(coalesce(k.message_nos, []))))) AS message_nos,
-    list_sort(list(DISTINCT i.invocation_id)) AS invocation_ids,
-    list_sort(list(DISTINCT i.call_id)) AS call_ids,
-    CASE WHEN i.order_key IN (
-        SELECT order_key FROM writes
+WITH several AS (
+    SELECT order_no FROM inserts WHERE order_no IS NOT NULL AND NOT poison
+    GROUP BY order_no HAVING count(*) > 1
+), found AS MATERIALIZED (
+    SELECT * FROM inserts SEMI JOIN several USING (order_no) WHERE NOT poison
+), doubled AS (
+    SELECT order_no, list_sort(list(DISTINCT invocation_id)) AS invocation_ids,
+        list_sort(list(DISTINCT call_id)) AS call_ids,
+        count(*) AS inserts, count(DISTINCT place_no) AS items
+    FROM found GROUP BY order_no
+    HAVING count(*) > count(DISTINCT place_no)
+        OR count(DISTINCT coalesce(invocation_id, -call_id)) > 1
+)
+SELECT o.order_key,
+    coalesce((
+        SELECT list_sort(list(DISTINCT h.message_no)) FROM handled h
+        SEMI JOIN found f ON f.invocation_id = h.invocation_id AND f.order_no = h.order_no
+        WHERE h.order_no = d.order_no
+    ), []) AS message_nos,
+    d.invocation_ids, d.call_ids,
+    CASE WHEN d.order_no IN (
+        SELECT order_no FROM writes
         WHERE role = 'orders' AND action = 'delete' AND decision = 'accepted'
     ) THEN ['resurrected'] ELSE [] END AS flags,
-    count(*) AS inserts, count(DISTINCT (i.resource, i.item_key)) AS items
-FROM inserts i LEFT JOIN work k USING (invocation_id, order_key)
-WHERE i.order_key IS NOT NULL AND NOT i.poison
-GROUP BY i.order_key
-HAVING count(*) > count(DISTINCT (i.resource, i.item_key))
-    OR count(DISTINCT coalesce(i.invocation_id, -i.call_id)) > 1
+    d.inserts, d.items
+FROM doubled d JOIN orders o USING (order_no)

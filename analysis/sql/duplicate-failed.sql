@@ -5,19 +5,28 @@
 -- A copy refused while the first was still at work and acknowledged later is a retry, not a
 -- finding. A message that was not refused by the handler (the last receive was never given
 -- to it, only the delete failed, or a fault was injected) says nothing about the handler.
-WITH shown AS (
-    SELECT DISTINCT c.invocation_id, i.details FROM (
-        SELECT call_id, details(before) AS details FROM call_items JOIN run_tables USING (resource)
-        WHERE role = 'orders' AND (decision = 'rejected' OR action = 'read')
-            AND complete(resource, before)
-    ) i JOIN calls c USING (call_id)
+WITH refused AS MATERIALIZED (
+    SELECT f.*, v.details, s.stored_at, s.call_id
+    FROM fates f
+    JOIN variants v USING (variant_no)
+    JOIN stored s ON s.order_no = f.order_no AND s.details = v.details
+    WHERE f.fate IN ('dead_lettered', 'set_aside') AND NOT f.poison AND f.refused
+), shown AS (
+    SELECT DISTINCT c.invocation_id, details(i.before) AS details
+    FROM (
+        SELECT call_id, invocation_id FROM calls
+        SEMI JOIN refused r ON r.last_invocation_id = calls.invocation_id
+    ) c
+    JOIN call_items i USING (call_id)
+    JOIN run_tables t USING (resource)
+    WHERE t.role = 'orders' AND (i.decision = 'rejected' OR i.action = 'read')
+        AND complete(i.resource, i.before)
 )
-SELECT f.order_key, [f.message_no] AS message_nos, [f.last_invocation_id] AS invocation_ids,
-    CASE WHEN s.call_id IS NULL THEN [] ELSE [s.call_id] END AS call_ids,
+SELECT o.order_key, [f.message_no] AS message_nos, [f.last_invocation_id] AS invocation_ids,
+    CASE WHEN f.call_id IS NULL THEN [] ELSE [f.call_id] END AS call_ids,
     [] AS flags, f.message_no, f.receives
-FROM fates f
-JOIN stored s USING (order_key)
+FROM refused f
+JOIN orders o USING (order_no)
 JOIN invocations i ON i.invocation_id = f.last_invocation_id
-WHERE f.fate IN ('dead_lettered', 'set_aside') AND NOT f.poison AND f.details = s.details
-    AND f.refused AND (i.started_at > s.stored_at
-        OR (f.last_invocation_id, f.details) IN (SELECT (invocation_id, details) FROM shown))
+WHERE i.started_at > f.stored_at
+    OR (f.last_invocation_id, f.details) IN (SELECT (invocation_id, details) FROM shown)

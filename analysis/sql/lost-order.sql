@@ -4,8 +4,8 @@
 --
 -- An order whose item was written and then disappeared without a delete that explains it is
 -- a vanished-order. Messages that the queue never accepted do not count.
-SELECT order_key, message_nos, invocation_ids, [] AS call_ids, [] AS flags,
-    len(message_nos) AS messages
-FROM outcomes
-WHERE settled AND NOT dead_lettered AND NOT has_item
-    AND order_key NOT IN (SELECT order_key FROM vanished WHERE order_key IS NOT NULL)
+SELECT s.order_key, o.message_nos, o.invocation_ids, [] AS call_ids, [] AS flags,
+    len(o.message_nos) AS messages
+FROM outcomes o JOIN orders s USING (order_no)
+WHERE o.settled AND NOT o.dead_lettered
+    AND o.order_no NOT IN (SELECT order_no FROM vanished WHERE order_no IS NOT NULL)

@@ -6,26 +6,33 @@
 -- So is the second attempt of an SDK whose first reply was lost. A write over a claim (an
 -- item that is not complete) is not an overwrite. What a poison message stored is judged as
 -- poison-stored.
-WITH own AS (
-    SELECT invocation_id, resource, item_key, min(call_id) AS first_call_id FROM writes
-    WHERE role = 'orders' AND decision IN ('accepted', 'unknown')
-        AND invocation_id IS NOT NULL
+WITH found AS MATERIALIZED (
+    SELECT * FROM writes
+    WHERE role = 'orders' AND decision = 'accepted' AND action IN ('put', 'update')
+        AND complete_before AND NOT poison
+), own AS (
+    SELECT invocation_id, place_no, min(call_id) AS first_call_id
+    FROM writes SEMI JOIN found USING (place_no)
+    WHERE decision IN ('accepted', 'unknown') AND invocation_id IS NOT NULL
     GROUP BY ALL
-), accepted AS (
-    SELECT w.*, coalesce(o.first_call_id < w.call_id, false)
-            AND (w.details_after IS NULL OR w.details_after = w.details_before) AS step,
-        lag(struct_pack(call_id, invocation_id, after)) OVER (
-            PARTITION BY w.resource, w.item_key ORDER BY w.over_at, w.call_id
-        ) AS previous
-    FROM writes w LEFT JOIN own o USING (invocation_id, resource, item_key)
-    WHERE w.role = 'orders' AND w.decision = 'accepted'
+), previous AS (
+    SELECT call_id, place_no, lag(struct_pack(call_id, invocation_id, after)) OVER (
+        PARTITION BY place_no ORDER BY over_at, call_id
+    ) AS previous
+    FROM writes SEMI JOIN found USING (place_no)
+    WHERE decision = 'accepted'
 )
-SELECT a.order_key, coalesce(k.message_nos, []) AS message_nos,
-    CASE WHEN previous.after = before THEN [previous.invocation_id, a.invocation_id]
-        ELSE [a.invocation_id] END AS invocation_ids,
-    CASE WHEN previous.after = before THEN [previous.call_id, call_id]
-        ELSE [call_id] END AS call_ids,
-    CASE WHEN before = after THEN ['identical'] ELSE [] END AS flags,
-    call_id, resource, item_key, before, after
-FROM accepted a LEFT JOIN work k USING (invocation_id, order_key)
-WHERE a.action IN ('put', 'update') AND a.complete_before AND NOT a.step AND NOT a.poison
+SELECT s.order_key, messages_of(f.invocation_id, f.order_no) AS message_nos,
+    CASE WHEN p.previous.after = f.before THEN [p.previous.invocation_id, f.invocation_id]
+        ELSE [f.invocation_id] END AS invocation_ids,
+    CASE WHEN p.previous.after = f.before THEN [p.previous.call_id, f.call_id]
+        ELSE [f.call_id] END AS call_ids,
+    CASE WHEN f.before = f.after THEN ['identical'] ELSE [] END AS flags,
+    f.call_id, e.resource, e.item_key, f.before, f.after
+FROM found f
+JOIN places e USING (place_no)
+JOIN previous p ON p.call_id = f.call_id AND p.place_no = f.place_no
+LEFT JOIN own o ON o.invocation_id = f.invocation_id AND o.place_no = f.place_no
+LEFT JOIN orders s ON s.order_no = f.order_no
+WHERE NOT (coalesce(o.first_call_id < f.call_id, false)
+    AND (f.details_after IS NULL OR f.details_after = f.details_before))

@@ -16,8 +16,11 @@ WITH named AS (
     SELECT DISTINCT order_key, invocation_id FROM named
 ), others AS (
     -- Other orders of the same batch: what was done for them is left out.
-    SELECT o.order_key, o.invocation_id, h.order_key AS other
-    FROM own o JOIN handled h USING (invocation_id) WHERE h.order_key <> o.order_key
+    SELECT o.order_key, o.invocation_id, s.order_key AS other
+    FROM own o
+    JOIN (FROM handled SEMI JOIN own USING (invocation_id)) h USING (invocation_id)
+    JOIN orders s USING (order_no)
+    WHERE s.order_key <> o.order_key
 ), steps AS (
     SELECT o.order_key, o.invocation_id, c.call_id, i.resource, i.item_key, c.sent_at,
         coalesce(c.answered_at, c.sent_at) AS over_at,
@@ -55,7 +58,8 @@ WITH named AS (
         SELECT o.*, concat_ws(', ',
             nullif(coalesce(i.outcome, 'not ended'), 'returned'), r.result, a.outcome) AS ending
         FROM own o
-        JOIN handled h ON h.invocation_id = o.invocation_id AND h.order_key = o.order_key
+        JOIN orders s USING (order_key)
+        JOIN handled h ON h.invocation_id = o.invocation_id AND h.order_no = s.order_no
         LEFT JOIN invocations i ON i.invocation_id = o.invocation_id
         LEFT JOIN results r
             ON r.invocation_id = o.invocation_id AND r.message_no = h.message_no

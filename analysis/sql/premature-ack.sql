@@ -5,34 +5,39 @@
 --
 -- A write made outside any invocation belongs to work left running after an answer: it is
 -- held against the messages of its order that were deleted before it was answered.
-WITH deleted AS (
-    SELECT h.invocation_id, h.order_key, h.message_no, a.acked_at, i.ended_at
-    FROM handled h
-    JOIN acks a USING (delivery_id)
-    JOIN invocations i USING (invocation_id)
-    WHERE a.outcome = 'deleted'
-), settled AS (
-    SELECT invocation_id, order_key, max(over_at) AS over_at, arg_max(call_id, over_at) AS call_id
+WITH settled AS MATERIALIZED (
+    SELECT invocation_id, order_no, max(over_at) AS over_at, arg_max(call_id, over_at) AS call_id
     FROM writes
     WHERE role = 'orders' AND decision = 'accepted' AND answered_at IS NOT NULL
-        AND order_key IS NOT NULL
+        AND order_no IS NOT NULL
     GROUP BY ALL
-)
-SELECT d.order_key, list_sort(list(DISTINCT d.message_no)) AS message_nos,
-    [d.invocation_id] AS invocation_ids,
-    CASE WHEN any_value(s.call_id) IS NULL THEN [] ELSE [any_value(s.call_id)] END AS call_ids,
-    [] AS flags,
-    min(d.acked_at) AS acked_at,
-    CASE WHEN any_value(s.call_id) IS NULL THEN 'before invocation ' || d.invocation_id || ' ended'
-        ELSE 'before its write, call ' || any_value(s.call_id) || ', was answered' END AS moment
-FROM deleted d
-LEFT JOIN (
+), late AS (
     SELECT * FROM settled WHERE invocation_id IS NOT NULL
     UNION ALL
-    SELECT w.invocation_id, s.order_key, s.over_at, s.call_id
-    FROM settled s JOIN work w USING (order_key)
-    WHERE s.invocation_id IS NULL AND w.ended_at < s.over_at
-) s ON s.invocation_id = d.invocation_id AND s.order_key = d.order_key
-    AND s.over_at > d.acked_at
-WHERE d.acked_at < d.ended_at OR s.call_id IS NOT NULL
-GROUP BY d.order_key, d.invocation_id
+    SELECT h.invocation_id, s.order_no, s.over_at, s.call_id
+    FROM settled s
+    JOIN (SELECT DISTINCT invocation_id, order_no FROM handled SEMI JOIN (
+        SELECT order_no FROM settled WHERE invocation_id IS NULL
+    ) USING (order_no)) h USING (order_no)
+    JOIN invocations i ON i.invocation_id = h.invocation_id
+    WHERE s.invocation_id IS NULL AND i.ended_at < s.over_at
+), found AS (
+    SELECT h.invocation_id, h.order_no, h.message_no, h.deleted_at, NULL AS call_id
+    FROM handled h JOIN invocations i USING (invocation_id) WHERE h.deleted_at < i.ended_at
+    UNION ALL
+    SELECT h.invocation_id, h.order_no, h.message_no, h.deleted_at, s.call_id
+    FROM handled h
+    JOIN late s ON s.invocation_id = h.invocation_id AND s.order_no = h.order_no
+        AND s.over_at > h.deleted_at
+    SEMI JOIN invocations i ON i.invocation_id = h.invocation_id
+)
+SELECT any_value(o.order_key) AS order_key,
+    list_sort(list(DISTINCT f.message_no)) AS message_nos,
+    [f.invocation_id] AS invocation_ids,
+    CASE WHEN any_value(f.call_id) IS NULL THEN [] ELSE [any_value(f.call_id)] END AS call_ids,
+    [] AS flags,
+    min(f.deleted_at) AS acked_at,
+    CASE WHEN any_value(f.call_id) IS NULL THEN 'before invocation ' || f.invocation_id || ' ended'
+        ELSE 'before its write, call ' || any_value(f.call_id) || ', was answered' END AS moment
+FROM found f JOIN orders o USING (order_no)
+GROUP BY f.order_no, f.invocation_id

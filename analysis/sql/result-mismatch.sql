@@ -7,33 +7,48 @@
 -- invocation inserted the order and was told so. When the reply was lost the handler cannot
 -- know, and either report is right. A batch with two copies of one order (or with one message
 -- that was sent twice) may insert it for the first and report the second as duplicate.
-WITH own AS (
-    SELECT h.message_no, min(w.sent_at) AS first_sent_at
-    FROM writes w
-    JOIN handled h ON h.invocation_id = w.invocation_id
-        AND (h.order_key = w.order_key OR w.role = 'guard')
-    WHERE w.decision IN ('accepted', 'unknown') AND w.action <> 'delete'
+WITH causes AS (
+    SELECT invocation_id, order_no, role, sent_at FROM writes
+    WHERE decision IN ('accepted', 'unknown') AND action <> 'delete'
+), processed AS MATERIALIZED (
+    -- Those whose own invocation wrote the order in time need no further look.
+    SELECT r.message_no, r.invocation_id, p.order_no, i.ended_at
+    FROM results r
+    JOIN planned p USING (message_no)
+    JOIN invocations i USING (invocation_id)
+    WHERE r.result = 'processed' AND NOT p.poison AND NOT EXISTS (
+        SELECT 1 FROM causes c
+        WHERE c.invocation_id = r.invocation_id AND c.order_no = p.order_no
+            AND c.sent_at <= i.ended_at
+    )
+), own AS (
+    SELECT h.message_no, min(c.sent_at) AS first_sent_at
+    FROM causes c
+    JOIN (FROM handled SEMI JOIN processed USING (message_no)) h
+        ON h.invocation_id = c.invocation_id AND (h.order_no = c.order_no OR c.role = 'guard')
     GROUP BY h.message_no
 ), inserted AS (
-    SELECT i.invocation_id, i.order_key, min(i.call_id) AS call_id
-    FROM inserts i SEMI JOIN (
-        SELECT invocation_id, order_key FROM handled GROUP BY ALL HAVING count(*) = 1
-    ) single USING (invocation_id, order_key)
-    WHERE i.reply = 'accepted' GROUP BY ALL
+    SELECT n.invocation_id, n.order_no, r.message_no, min(n.call_id) AS call_id
+    FROM inserts n
+    JOIN results r USING (invocation_id)
+    JOIN planned p ON p.message_no = r.message_no AND p.order_no = n.order_no
+    WHERE r.result = 'duplicate' AND n.reply = 'accepted' AND NOT p.poison
+    GROUP BY ALL
+), found AS (
+    SELECT order_no, message_no, invocation_id, NULL AS call_id, 'processed' AS result,
+        'none of its calls wrote the order' AS but
+    FROM processed LEFT JOIN own USING (message_no)
+    WHERE coalesce(first_sent_at > ended_at, first_sent_at IS NULL)
+    UNION ALL
+    SELECT order_no, message_no, invocation_id, call_id, 'duplicate',
+        'its own call ' || call_id || ' inserted the order'
+    FROM inserted SEMI JOIN (
+        SELECT invocation_id, order_no FROM handled SEMI JOIN inserted USING (invocation_id)
+        GROUP BY ALL HAVING count(*) = 1
+    ) single USING (invocation_id, order_no)
+    SEMI JOIN invocations USING (invocation_id)
 )
-SELECT p.order_key, [r.message_no] AS message_nos, [r.invocation_id] AS invocation_ids,
-    CASE WHEN n.call_id IS NULL THEN [] ELSE [n.call_id] END AS call_ids,
-    [] AS flags, r.message_no, r.result,
-    CASE r.result WHEN 'processed' THEN 'none of its calls wrote the order'
-        ELSE 'its own call ' || n.call_id || ' inserted the order' END AS but
-FROM results r
-JOIN planned p USING (message_no)
-JOIN invocations i USING (invocation_id)
-LEFT JOIN own o USING (message_no)
-LEFT JOIN inserted n ON n.invocation_id = r.invocation_id AND n.order_key = p.order_key
-    AND r.result = 'duplicate'
-WHERE NOT p.poison AND (
-    (r.result = 'processed'
-        AND coalesce(o.first_sent_at > i.ended_at, o.first_sent_at IS NULL))
-    OR (r.result = 'duplicate' AND n.call_id IS NOT NULL)
-)
+SELECT o.order_key, [f.message_no] AS message_nos, [f.invocation_id] AS invocation_ids,
+    CASE WHEN f.call_id IS NULL THEN [] ELSE [f.call_id] END AS call_ids,
+    [] AS flags, f.message_no, f.result, f.but
+FROM found f JOIN orders o USING (order_no)

@@ -9,46 +9,50 @@
 -- to it were given; what is said must then be true of each of them.
 --
 -- Messages that merely had not come round when the run stopped are left over, not stuck.
-WITH claims AS (
-    SELECT f.resource, f.item_key, arg_max(w.invocation_id, w.call_id) AS invocation_id
-    FROM finals f JOIN writes w USING (resource, item_key)
+WITH claims AS MATERIALIZED (
+    SELECT place_no, arg_max(w.invocation_id, w.call_id) AS invocation_id
+    FROM finals f JOIN writes w USING (place_no)
     WHERE NOT f.complete AND f.item_before IS DISTINCT FROM f.item
         AND w.decision IN ('accepted', 'unknown')
-    GROUP BY f.resource, f.item_key
+    GROUP BY place_no
 ), writers AS (
-    SELECT DISTINCT w.resource, w.item_key, w.invocation_id, w.order_key
-    FROM writes w SEMI JOIN claims USING (resource, item_key)
+    SELECT DISTINCT w.place_no, w.invocation_id, w.order_no
+    FROM writes w SEMI JOIN claims USING (place_no)
     WHERE w.invocation_id IS NOT NULL
-), owners AS (
-    SELECT w.resource, w.item_key, k.order_key FROM writers w
-    JOIN work k ON k.invocation_id = w.invocation_id
-        AND (w.order_key IS NULL OR w.order_key = k.order_key)
+), owners AS MATERIALIZED (
+    SELECT w.place_no, k.order_no FROM writers w
+    JOIN (
+        SELECT DISTINCT invocation_id, order_no FROM handled SEMI JOIN writers
+            USING (invocation_id)
+    ) k ON k.invocation_id = w.invocation_id AND (w.order_no IS NULL OR w.order_no = k.order_no)
     GROUP BY ALL
     HAVING count(*) = (
-        SELECT count(DISTINCT x.invocation_id) FROM writers x
-        WHERE x.resource = w.resource AND x.item_key = w.item_key
+        SELECT count(DISTINCT x.invocation_id) FROM writers x WHERE x.place_no = w.place_no
     )
 ), faulted AS (
     SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
 ), chances AS (
-    SELECT order_key, max(started_at) AS last_at FROM work ANTI JOIN faulted USING (invocation_id)
-    GROUP BY order_key
+    SELECT h.order_no, max(i.started_at) AS last_at
+    FROM (FROM handled SEMI JOIN owners USING (order_no) ANTI JOIN faulted USING (invocation_id)) h
+    JOIN invocations i USING (invocation_id)
+    GROUP BY h.order_no
 ), left_claims AS (
-    SELECT c.resource, c.item_key, c.invocation_id,
-        CASE WHEN count(*) = 1 THEN any_value(o.order_key) END AS order_key
+    SELECT c.place_no, c.invocation_id,
+        CASE WHEN count(*) = 1 THEN any_value(o.order_no) END AS order_no
     FROM claims c
-    JOIN owners o USING (resource, item_key)
+    JOIN owners o USING (place_no)
     LEFT JOIN faulted x USING (invocation_id)
     LEFT JOIN invocations i USING (invocation_id)
-    LEFT JOIN chances h USING (order_key)
+    LEFT JOIN chances h USING (order_no)
     LEFT JOIN (
-        SELECT order_key, bool_and(fate <> 'open') AS settled FROM fates GROUP BY order_key
-    ) s USING (order_key)
-    GROUP BY c.resource, c.item_key, c.invocation_id
+        SELECT order_no, bool_and(fate <> 'open') AS settled
+        FROM fates SEMI JOIN owners USING (order_no) GROUP BY order_no
+    ) s USING (order_no)
+    GROUP BY c.place_no, c.invocation_id
     HAVING bool_and(coalesce(s.settled, false)
         AND (x.invocation_id IS NULL OR coalesce(h.last_at > i.ended_at, false)))
 ), stuck AS (
-    SELECT f.order_key, [f.message_no] AS message_nos, f.last_invocation_id AS invocation_id,
+    SELECT f.order_no, [f.message_no] AS message_nos, f.last_invocation_id AS invocation_id,
         'message ' || f.message_no || ' was received ' || f.receives
             || ' times and neither deleted nor dead-lettered' AS what
     FROM fates f, facts
@@ -56,11 +60,11 @@ WITH claims AS (
         AND f.receives >= facts.max_receive_count
         AND f.received_at + 2 * facts.visibility_timeout_ns < facts.ended_at
     UNION ALL
-    SELECT c.order_key, coalesce(k.message_nos, []), c.invocation_id,
-        'the claim ' || c.item_key || ' in ' || c.resource || ' was left in progress'
-    FROM left_claims c LEFT JOIN work k USING (invocation_id, order_key)
+    SELECT c.order_no, messages_of(c.invocation_id, c.order_no), c.invocation_id,
+        'the claim ' || e.item_key || ' in ' || e.resource || ' was left in progress'
+    FROM left_claims c JOIN places e USING (place_no)
 )
-SELECT order_key, message_nos,
-    CASE WHEN invocation_id IS NULL THEN [] ELSE [invocation_id] END AS invocation_ids,
-    [] AS call_ids, [] AS flags, what
-FROM stuck
+SELECT o.order_key, s.message_nos,
+    CASE WHEN s.invocation_id IS NULL THEN [] ELSE [s.invocation_id] END AS invocation_ids,
+    [] AS call_ids, [] AS flags, s.what
+FROM stuck s LEFT JOIN orders o USING (order_no)

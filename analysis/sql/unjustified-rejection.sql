@@ -6,46 +6,39 @@
 -- reported as duplicate although no accepted or unknown write of any invocation with its
 -- order began before its invocation ended. Equal times are concurrent, and an unknown write
 -- may have happened, so both justify. Conditions that an absent item fails are not judged.
-WITH causes AS (
-    SELECT resource, item_key, min(sent_at) AS first_sent_at FROM writes
-    WHERE decision IN ('accepted', 'unknown') GROUP BY resource, item_key
-), rejected AS (
-    SELECT w.order_key, w.invocation_id, w.call_id,
+WITH rejected AS (
+    SELECT w.order_no, w.invocation_id, w.call_id,
         'call ' || w.call_id || ' was rejected' AS what
     FROM writes w
-    LEFT JOIN causes c USING (resource, item_key)
-    LEFT JOIN items b
-        ON b.resource = w.resource AND b.item_key = w.item_key AND b.phase = 'before'
-    WHERE w.decision = 'rejected' AND b.item_key IS NULL
-        AND (w.condition IS NULL OR regexp_matches(w.condition, 'attribute_not_exists|<>'))
+    LEFT JOIN written c USING (place_no)
+    WHERE w.decision = 'rejected' AND w.absent_meets
         AND coalesce(c.first_sent_at > w.over_at, true)
+        AND w.place_no NOT IN (SELECT place_no FROM places WHERE item_before IS NOT NULL)
 ), order_causes AS (
-    SELECT o.order_key, min(w.sent_at) AS first_sent_at
-    FROM writes w JOIN work o USING (invocation_id)
-    WHERE w.decision IN ('accepted', 'unknown')
-        AND (w.order_key = o.order_key OR w.order_key IS NULL)
-    GROUP BY o.order_key
-    UNION ALL
-    SELECT key_text(resource, item_key) AS order_key, min(first_sent_at) FROM causes
-    GROUP BY ALL
-), stored_before AS (
-    SELECT order_key FROM finals WHERE item_before IS NOT NULL AND order_key IS NOT NULL
+    SELECT order_no, min(first_sent_at) AS first_sent_at FROM (
+        SELECT order_no, sent_at AS first_sent_at FROM writes
+        WHERE decision IN ('accepted', 'unknown') AND given AND order_no IS NOT NULL
+        UNION ALL
+        SELECT h.order_no, w.sent_at FROM writes w JOIN handled h USING (invocation_id)
+        WHERE w.decision IN ('accepted', 'unknown') AND w.order_no IS NULL
+        UNION ALL
+        SELECT e.partition_no, c.first_sent_at FROM written c JOIN places e USING (place_no)
+    ) GROUP BY order_no
 ), reported AS (
-    SELECT p.order_key, r.invocation_id, NULL::BIGINT AS call_id,
+    SELECT p.order_no, r.invocation_id, NULL::BIGINT AS call_id,
         'message ' || r.message_no || ' was reported as duplicate' AS what
     FROM results r
     JOIN planned p USING (message_no)
     JOIN invocations i USING (invocation_id)
-    LEFT JOIN (
-        SELECT order_key, min(first_sent_at) AS first_sent_at FROM order_causes GROUP BY order_key
-    ) c USING (order_key)
+    LEFT JOIN order_causes c USING (order_no)
     WHERE r.result = 'duplicate' AND NOT p.poison
-        AND p.order_key NOT IN (SELECT order_key FROM stored_before)
         AND coalesce(c.first_sent_at > i.ended_at, c.first_sent_at IS NULL)
+        AND p.order_no NOT IN (
+            SELECT order_no FROM finals WHERE item_before IS NOT NULL AND order_no IS NOT NULL
+        )
 )
-SELECT u.order_key, coalesce(k.message_nos, []) AS message_nos,
+SELECT o.order_key, messages_of(u.invocation_id, u.order_no) AS message_nos,
     CASE WHEN u.invocation_id IS NULL THEN [] ELSE [u.invocation_id] END AS invocation_ids,
     CASE WHEN u.call_id IS NULL THEN [] ELSE [u.call_id] END AS call_ids,
     [] AS flags, u.what
-FROM (FROM rejected UNION ALL FROM reported) u
-LEFT JOIN work k USING (invocation_id, order_key)
+FROM (FROM rejected UNION ALL FROM reported) u LEFT JOIN orders o USING (order_no)

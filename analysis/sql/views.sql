@@ -1,191 +1,257 @@
 -- What several checks ask of the evidence, worked out once.
 --
--- Beside the tables of the schema this reads `facts` (one row: what run.json and the state
--- of the evidence say) and the macros of analysis/store.py. Everything is a hash join, an
--- aggregate or a sort: nothing is quadratic in the messages of a run or of an order.
+-- Beside the tables of the schema this reads those of base.sql, `facts` (one row: what
+-- run.json and the state of the evidence say) and the macros of analysis/store.py. Everything
+-- is a hash join, an aggregate or a sort: nothing is quadratic in the messages of a run or of
+-- an order. What is wide (texts) or rare is looked up where it is needed, not carried along.
 --
 -- Times are compared as closed intervals: A came before B only when A's end is earlier than
 -- B's start. Equal times are concurrent.
 
--- Every message of the plan, with the details of its order as text (NULL: poison).
-CREATE TEMP TABLE planned AS
-SELECT message_no, order_key, kind, kind = 'poison' AS poison, details(expected_item) AS details
-FROM messages;
+-- The messages of one order that one invocation was given.
+CREATE TEMP MACRO messages_of(invocation, order_number) AS (
+    SELECT coalesce(list_sort(list(DISTINCT h.message_no)), []) FROM handled h
+    WHERE h.invocation_id = invocation AND h.order_no = order_number
+);
 
-CREATE TEMP TABLE planned_keys AS
-SELECT order_key, bool_and(poison) AS poison FROM planned GROUP BY order_key;
+-- The orders of an invocation.
+CREATE TEMP VIEW work AS SELECT DISTINCT invocation_id, order_no, poison FROM handled;
 
--- Every message an invocation was given.
-CREATE TEMP TABLE handled AS
-SELECT d.invocation_id, d.delivery_id, d.sqs_message_id, d.message_no,
-    p.order_key, p.poison, p.details
-FROM deliveries d JOIN planned p USING (message_no)
-WHERE d.queue = 'queue' AND d.invocation_id IS NOT NULL;
-
--- The orders of an invocation; `alone`: it had messages of no other.
-CREATE TEMP TABLE work AS
-SELECT w.*, count(*) OVER (PARTITION BY w.invocation_id) = 1 AS alone,
-    i.environment, i.started_at, i.ended_at, i.outcome
+-- Places ------------------------------------------------------------------------------
+-- Where items are or were, by primary key, with what stood there before and after the run
+-- (NULL: nothing, or not read). `partition_no` and `sort_no`: the order whose key it bears.
+CREATE TEMP TABLE places AS
+SELECT (row_number() OVER ())::INTEGER AS place_no, e.*, t.role,
+    p.order_no AS partition_no, s.order_no AS sort_no, coalesce(p.poison, false) AS poison
 FROM (
-    SELECT invocation_id, order_key, bool_and(poison) AS poison,
-        list_sort(list(DISTINCT message_no)) AS message_nos
-    FROM handled GROUP BY invocation_id, order_key
-) w LEFT JOIN invocations i USING (invocation_id);
+    SELECT resource, item_key, max(item) FILTER (phase = 'before') AS item_before,
+        max(item) FILTER (phase = 'after') AS item_after
+    FROM (
+        SELECT resource, item_key, NULL AS item, NULL AS phase FROM call_items
+        WHERE action IN ('put', 'update', 'delete')
+        UNION ALL SELECT resource, item_key, item, phase FROM items
+    ) GROUP BY resource, item_key
+) e
+JOIN run_tables t USING (resource)
+LEFT JOIN orders p ON p.order_key = key_text(e.resource, e.item_key)
+LEFT JOIN orders s ON s.order_key = sort_text(e.resource, e.item_key);
 
 -- Writes ------------------------------------------------------------------------------
+-- Images are kept of writes that happened or may have: of others nobody asks for them.
+--
 -- An accepted write under the condition that the item's key does not exist had no item
 -- before it, whether or not the store returned the old one.
+--
+-- `own_no`: the order that the key is, when the invocation was given that order. It is the
+-- order of the write; for all others see `attribution`.
 CREATE TEMP TABLE touched AS
-SELECT i.call_id, i.resource, i.item_key, i.role, i.action, i.condition, i.decision,
-    CASE WHEN i.before IS NULL AND i.decision = 'accepted' AND i.insert_only THEN '{}'
-        ELSE i.before END AS before,
-    i.after, i.insert_only, c.invocation_id, c.sent_at, c.answered_at, c.decision AS reply,
-    coalesce(c.answered_at, 9223372036854775807) AS over_at
+SELECT call_id, place_no, role, action, decision, reply, invocation_id, sent_at, answered_at,
+    insert_only, absent_meets,
+    CASE WHEN own THEN partition_no END AS own_no, own AND poison AS own_poison,
+    CASE WHEN kept THEN CASE WHEN before IS NULL AND decision = 'accepted' AND insert_only
+        THEN '{}' ELSE before END END AS before,
+    CASE WHEN kept THEN after END AS after,
+    CASE WHEN kept THEN complete(resource, before) END AS complete_before,
+    CASE WHEN kept THEN complete(resource, after) END AS complete_after,
+    CASE WHEN role = 'orders' AND NOT own THEN
+        item_order_key(coalesce(nullif(after, '{}'), before)) END AS named
 FROM (
-    SELECT x.*, y.role, coalesce(
-        contains(replace(x.condition, ' ', ''), 'attribute_not_exists(' || y."key" || ')')
-        AND NOT regexp_matches(x.condition, '(?i)\b(OR|NOT)\b'), false) AS insert_only
-    FROM call_items x JOIN run_tables y USING (resource)
-) i
-JOIN calls c USING (call_id)
-WHERE i.action IN ('put', 'update', 'delete');
+    SELECT i.call_id, e.place_no, e.partition_no, e.poison, e.role, e.resource,
+        i.action, i.decision, i.before, i.after, i.absent_meets,
+        i.decision IN ('accepted', 'unknown') AS kept,
+        coalesce(contains(i.plain_condition, 'attribute_not_exists(' || t."key" || ')'), false)
+            AS insert_only,
+        c.decision AS reply, c.invocation_id, c.sent_at, c.answered_at,
+        e.role = 'orders' AND e.sort_no IS NULL AND coalesce((c.invocation_id, e.partition_no) IN (
+            SELECT (invocation_id, order_no) FROM handled
+        ), false) AS own
+    FROM (
+        SELECT *, condition IS NULL OR regexp_matches(condition, 'attribute_not_exists|<>')
+                AS absent_meets,
+            CASE WHEN NOT regexp_matches(condition, '(?i)\b(OR|NOT)\b')
+                THEN replace(condition, ' ', '') END AS plain_condition
+        FROM call_items WHERE action IN ('put', 'update', 'delete')
+    ) i
+    JOIN places e USING (resource, item_key)
+    JOIN run_tables t USING (resource)
+    JOIN calls c USING (call_id)
+    WHERE e.role IN ('orders', 'guard', 'reference')
+);
 
 -- Which order a write to an orders table belongs to. In this order: the key is, or holds,
 -- the key of an order its invocation was given; the item names such an order in another
 -- attribute; the key is that of an order which an earlier invocation of the same process
 -- was given (work left running in the background: `late`); the invocation had one order
--- only; the key is that of any order of the plan.
+-- only; the key is that of any order of the plan. Writes with an `own_no` need none of this.
 CREATE TEMP TABLE attribution AS
-WITH keyed AS (
-    SELECT call_id, resource, item_key, invocation_id,
-        key_text(resource, item_key) AS partition_text,
-        sort_text(resource, item_key) AS sort_text,
-        item_order_key(coalesce(nullif(after, '{}'), before)) AS named
-    FROM touched WHERE role = 'orders'
-), known AS (
-    SELECT k.*, coalesce(p.order_key, s.order_key) AS planned_key,
-        coalesce(p.poison, s.poison) AS planned_poison
-    FROM keyed k
-    LEFT JOIN planned_keys p ON p.order_key = k.partition_text
-    LEFT JOIN planned_keys s ON s.order_key = k.sort_text
+WITH odd AS MATERIALIZED (
+    SELECT t.call_id, t.place_no, t.invocation_id, t.named, e.partition_no, e.sort_no,
+        key_text(e.resource, e.item_key) AS partition_text,
+        sort_text(e.resource, e.item_key) AS sort_text,
+        coalesce(e.partition_no, e.sort_no) AS planned_no
+    FROM touched t JOIN places e USING (place_no)
+    WHERE t.role = 'orders' AND t.own_no IS NULL
+), given AS MATERIALIZED (
+    SELECT w.invocation_id, w.order_no, count(*) OVER (PARTITION BY w.invocation_id) = 1 AS alone
+    FROM (
+        SELECT DISTINCT invocation_id, order_no FROM handled SEMI JOIN odd USING (invocation_id)
+    ) w
+), earlier AS (
+    SELECT h.order_no, h.invocation_id, i.environment
+    FROM (
+        SELECT DISTINCT h.invocation_id, h.order_no FROM handled h
+        SEMI JOIN odd ON odd.planned_no = h.order_no
+    ) h JOIN invocations i USING (invocation_id)
 ), candidates AS (
-    SELECT k.call_id, k.resource, k.item_key, w.order_key, w.poison, w.invocation_id,
+    SELECT k.call_id, k.place_no, w.order_no, w.invocation_id,
         CASE
-            WHEN w.order_key IN (k.partition_text, coalesce(k.sort_text, k.partition_text)) THEN 1
-            WHEN contains(k.partition_text, w.order_key)
-                OR contains(coalesce(k.sort_text, ''), w.order_key) THEN 2
-            WHEN w.order_key = k.named THEN 3
+            WHEN w.order_no IN (k.partition_no, k.sort_no) THEN 1
+            WHEN contains(k.partition_text, o.order_key)
+                OR contains(coalesce(k.sort_text, ''), o.order_key) THEN 2
+            WHEN o.order_key = k.named THEN 3
             WHEN w.alone THEN 5
         END AS rank
-    FROM known k JOIN work w USING (invocation_id)
+    FROM odd k JOIN given w USING (invocation_id) JOIN orders o USING (order_no)
     UNION ALL
-    SELECT k.call_id, k.resource, k.item_key, w.order_key, w.poison, w.invocation_id, 4
-    FROM (SELECT * FROM known JOIN invocations USING (invocation_id)) k
-    ASOF JOIN work w ON w.environment = k.environment AND w.order_key = k.planned_key
+    SELECT k.call_id, k.place_no, w.order_no, w.invocation_id, 4
+    FROM (SELECT * FROM odd JOIN invocations USING (invocation_id)) k
+    ASOF JOIN earlier w ON w.environment = k.environment AND w.order_no = k.planned_no
         AND w.invocation_id < k.invocation_id
     UNION ALL
-    SELECT call_id, resource, item_key, planned_key, planned_poison, invocation_id, 6
-    FROM known WHERE planned_key IS NOT NULL
+    SELECT call_id, place_no, planned_no, invocation_id, 6 FROM odd WHERE planned_no IS NOT NULL
+), chosen AS (
+    SELECT c.*, o.poison FROM candidates c JOIN orders o USING (order_no) WHERE c.rank IS NOT NULL
+    QUALIFY row_number() OVER (
+        PARTITION BY c.call_id, c.place_no
+        ORDER BY c.rank, length(o.order_key) DESC, o.order_key
+    ) = 1
 )
-SELECT * FROM candidates WHERE rank IS NOT NULL
-QUALIFY row_number() OVER (
-    PARTITION BY call_id, resource, item_key
-    ORDER BY rank, length(order_key) DESC, order_key
-) = 1;
+SELECT k.call_id, k.place_no, c.order_no, c.poison, c.invocation_id, c.rank,
+    coalesce(c.rank NOT IN (1, 2, 4), true)
+        AND k.invocation_id IN (SELECT invocation_id FROM given) AS wrong_key,
+    coalesce(c.rank = 4 OR (c.rank = 6 AND k.invocation_id IS NULL), false) AS late
+FROM odd k LEFT JOIN chosen c USING (call_id, place_no);
 
 -- Every write to a table of role orders or guard. `invocation_id` is whose work it was.
-CREATE TEMP TABLE writes AS
-SELECT t.* EXCLUDE (invocation_id),
+CREATE TEMP VIEW writes AS
+SELECT t.* EXCLUDE (invocation_id, own_no, own_poison, named),
     coalesce(a.invocation_id, t.invocation_id) AS invocation_id,
-    a.order_key, coalesce(a.poison, false) AS poison,
-    t.role = 'orders' AND coalesce(a.rank NOT IN (1, 2, 4), true) AND coalesce(
-        t.invocation_id IN (SELECT invocation_id FROM work), false) AS wrong_key,
-    coalesce(a.rank = 4 OR (a.rank = 6 AND t.invocation_id IS NULL), false) AS late,
-    details(t.before) AS details_before, details(t.after) AS details_after,
-    complete(t.resource, t.before) AS complete_before,
-    complete(t.resource, t.after) AS complete_after
-FROM touched t LEFT JOIN attribution a USING (call_id, resource, item_key)
+    coalesce(t.own_no, a.order_no) AS order_no,
+    coalesce(a.poison, t.own_poison) AS poison,
+    coalesce(a.wrong_key, false) AS wrong_key, coalesce(a.late, false) AS late,
+    a.rank IS DISTINCT FROM 6 AS given,
+    coalesce(t.answered_at, 9223372036854775807) AS over_at,
+    details(t.before) AS details_before, details(t.after) AS details_after
+FROM touched t
+LEFT JOIN attribution a USING (call_id, place_no)
 WHERE t.role IN ('orders', 'guard');
 
 -- An insert gives an order its result: accepted, nothing complete before it. One that the
 -- same invocation deleted again (compensation) is undone and does not count.
 CREATE TEMP TABLE inserts AS
-SELECT w.* FROM writes w
+SELECT w.call_id, w.place_no, w.invocation_id, w.order_no, w.poison, w.reply, w.over_at,
+    w.details_after
+FROM writes w
 LEFT JOIN (
-    SELECT invocation_id, resource, item_key, max(call_id) AS last_delete FROM writes
+    SELECT invocation_id, place_no, max(call_id) AS last_delete FROM writes
     WHERE action = 'delete' AND decision = 'accepted' GROUP BY ALL
-) d USING (invocation_id, resource, item_key)
+) d USING (invocation_id, place_no)
 WHERE w.role = 'orders' AND w.decision = 'accepted' AND w.action IN ('put', 'update')
     AND w.before IS NOT NULL AND NOT w.complete_before
     AND (w.after IS NULL OR w.complete_after)
     AND coalesce(d.last_delete < w.call_id, true);
 
+-- Per place, the writes that happened or may have.
+CREATE TEMP TABLE written AS
+SELECT place_no, arg_max(order_no, call_id) AS order_no, bool_and(poison) AS poison,
+    min(sent_at) AS first_sent_at
+FROM writes WHERE decision IN ('accepted', 'unknown') GROUP BY place_no;
+
 -- Items at the end ---------------------------------------------------------------------
 -- The order of a stored item is that of the writes to it, else that of its key.
 CREATE TEMP TABLE finals AS
-SELECT f.resource, f.item_key, f.item, t.role,
-    coalesce(w.order_key, p.order_key, s.order_key) AS order_key,
-    coalesce(w.poison, p.poison, s.poison, false) AS poison,
-    w.item_key IS NOT NULL AS written,
-    b.item AS item_before,
-    details(f.item) AS details, complete(f.resource, f.item) AS complete
-FROM items f
-JOIN run_tables t USING (resource)
-LEFT JOIN items b
-    ON b.resource = f.resource AND b.item_key = f.item_key AND b.phase = 'before'
-LEFT JOIN (
-    SELECT resource, item_key, arg_max(order_key, call_id) AS order_key,
-        bool_and(poison) AS poison
-    FROM writes WHERE decision IN ('accepted', 'unknown') GROUP BY resource, item_key
-) w ON w.resource = f.resource AND w.item_key = f.item_key
-LEFT JOIN planned_keys p ON p.order_key = key_text(f.resource, f.item_key)
-LEFT JOIN planned_keys s ON s.order_key = sort_text(f.resource, f.item_key)
-WHERE f.phase = 'after' AND t.role IN ('orders', 'guard') AND (SELECT ended FROM facts);
+SELECT e.place_no, e.role, coalesce(w.order_no, e.partition_no, e.sort_no) AS order_no,
+    coalesce(w.poison, o.poison, false) AS poison, w.place_no IS NOT NULL AS written,
+    e.item_before, e.item_after AS item, details(e.item_after) AS details,
+    complete(e.resource, e.item_after) AS complete
+FROM places e
+LEFT JOIN written w USING (place_no)
+LEFT JOIN orders o ON o.order_no = coalesce(e.partition_no, e.sort_no)
+WHERE e.item_after IS NOT NULL AND e.role IN ('orders', 'guard') AND (SELECT ended FROM facts);
 
 -- The details stored first are the order's: every message with them is a copy, every other
 -- one a conflict. Details that no message carries make a phantom-write, not an order.
 CREATE TEMP TABLE stored AS
 WITH images AS (
-    SELECT order_key, details_after AS details, over_at AS stored_at, call_id FROM inserts
-    WHERE order_key IS NOT NULL AND NOT poison AND details_after IS NOT NULL
+    SELECT order_no, details_after AS details, over_at AS stored_at, call_id FROM inserts
+    WHERE order_no IS NOT NULL AND NOT poison AND details_after IS NOT NULL
     UNION ALL
-    SELECT order_key, details, 9223372036854775807, NULL FROM finals
-    WHERE role = 'orders' AND order_key IS NOT NULL AND NOT poison AND complete
+    SELECT order_no, details, 9223372036854775807, NULL FROM finals
+    WHERE role = 'orders' AND order_no IS NOT NULL AND NOT poison AND complete
 )
-SELECT order_key, details, stored_at, call_id FROM images
-SEMI JOIN planned USING (order_key, details)
-QUALIFY row_number() OVER (PARTITION BY order_key ORDER BY stored_at, call_id, details) = 1;
+SELECT order_no, details, stored_at, call_id FROM images
+SEMI JOIN variants USING (order_no, details)
+QUALIFY row_number() OVER (PARTITION BY order_no ORDER BY stored_at, call_id, details) = 1;
 
 -- Fates --------------------------------------------------------------------------------
 -- One row per physical message, judged by its last fate: deleted, dead_lettered, set_aside
 -- (deleted, and the handler put a message with the same body into the dead-letter queue, for
--- which it must have called SQS) or open. A delete holds unless the message was received again after it.
+-- which it must have called SQS) or open. A delete holds unless the message was received
+-- again after it.
 --
 -- `refused`: the handler's own last word was no, and not for want of a chance. Not so when the
 -- message was received but never given to it, when only the delete failed or came after the
 -- queue had moved the message, when the invocation met an injected fault, or when it was
 -- shown a claim that was still in progress.
-CREATE TEMP TABLE fates AS
+--
+-- Most messages were received once, and deleted. Only the others (`eventful`) need a search.
+
+-- Messages that one of their invocations may have set aside.
+CREATE TEMP TABLE told AS
+SELECT DISTINCT h.message_no, h.sent_as FROM handled h
+JOIN calls c USING (invocation_id)
+WHERE c.service = 'sqs' AND c.decision IN ('accepted', 'unknown');
+
+CREATE TEMP TABLE eventful AS
+SELECT message_no FROM planned ANTI JOIN (
+    SELECT message_no FROM handled GROUP BY message_no
+    HAVING count(*) = 1 AND bool_and(at_once AND deleted_at IS NOT NULL)
+) quiet USING (message_no)
+UNION
+SELECT message_no FROM told
+UNION
+SELECT message_no FROM deliveries
+WHERE (queue = 'dlq' OR invocation_id IS NULL) AND message_no IS NOT NULL
+UNION
+SELECT message_no FROM deliveries SEMI JOIN (
+    SELECT sqs_message_id FROM deliveries WHERE queue = 'dlq' AND message_no IS NULL
+) unmarked USING (sqs_message_id) WHERE message_no IS NOT NULL;
+
+CREATE TEMP TABLE eventful_fates AS
 WITH hindered AS (
     SELECT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
     UNION
-    SELECT c.invocation_id FROM call_items i
-    JOIN calls c USING (call_id)
-    JOIN run_tables t ON t.resource = i.resource
-    WHERE t.role IN ('orders', 'guard') AND (i.decision = 'rejected' OR i.action = 'read')
-        AND c.invocation_id IS NOT NULL
-        AND i.before <> '{}' AND NOT complete(i.resource, i.before)
+    SELECT c.invocation_id FROM (
+        SELECT i.call_id FROM call_items i JOIN run_tables t USING (resource)
+        WHERE t.claims AND t.role IN ('orders', 'guard')
+            AND (i.decision = 'rejected' OR i.action = 'read')
+            AND i.before <> '{}' AND NOT complete(i.resource, i.before)
+    ) JOIN calls c USING (call_id)
+    WHERE c.invocation_id IS NOT NULL
 ), received AS (
     SELECT d.sqs_message_id, min(d.message_no) AS message_no, max(d.receive_count) AS receives,
         max(d.received_at) AS received_at, max(d.delivery_id) AS last_delivery_id,
         max(a.acked_at) FILTER (a.outcome = 'deleted') AS deleted_at,
         max(d.received_at) FILTER (a.outcome IS DISTINCT FROM 'deleted') AS kept_at
-    FROM deliveries d LEFT JOIN acks a USING (delivery_id)
-    WHERE d.queue = 'queue' AND d.message_no IS NOT NULL GROUP BY d.sqs_message_id
+    FROM (
+        SELECT * FROM deliveries SEMI JOIN eventful USING (message_no) WHERE queue = 'queue'
+    ) d LEFT JOIN acks a USING (delivery_id)
+    GROUP BY d.sqs_message_id
 ), physical AS (
     SELECT * FROM received
     UNION ALL
-    SELECT sqs_message_id, message_no, 0, NULL, NULL, NULL, NULL FROM messages m
+    SELECT sqs_message_id, message_no, 0, NULL, NULL, NULL, NULL
+    FROM (FROM messages SEMI JOIN eventful USING (message_no)) m
     WHERE accepted_at IS NOT NULL AND NOT EXISTS (
         SELECT 1 FROM received r WHERE r.sqs_message_id = m.sqs_message_id
     )
@@ -197,17 +263,12 @@ WITH hindered AS (
 ), renamed AS (
     SELECT message_no FROM dead WHERE is_foreign
 ), same_body AS (
-    SELECT message_no FROM messages WHERE body IN (
-        SELECT body FROM messages WHERE message_no IN (SELECT message_no FROM renamed)
+    SELECT message_no FROM messages SEMI JOIN told USING (message_no) WHERE body IN (
+        SELECT body FROM messages SEMI JOIN renamed USING (message_no)
     )
-), told AS (
-    -- Messages that one of their invocations may have set aside.
-    SELECT DISTINCT d.sqs_message_id FROM deliveries d JOIN calls c USING (invocation_id)
-    WHERE c.service = 'sqs' AND c.decision IN ('accepted', 'unknown')
 )
-SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
-    p.receives, p.received_at, p.deleted_at, d.dead_at, p.last_delivery_id,
-    v.invocation_id AS last_invocation_id,
+SELECT p.message_no, l.order_no, l.variant_no, l.poison, hash(p.sqs_message_id) AS sent_as,
+    p.receives, p.received_at, v.invocation_id AS last_invocation_id,
     v.invocation_id IS NOT NULL
         AND (a.outcome = 'returned' OR (a.outcome = 'deleted' AND d.dead_at IS NULL))
         AND v.invocation_id NOT IN (SELECT invocation_id FROM hindered) AS refused,
@@ -215,7 +276,8 @@ SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
         WHEN d.dead_at IS NOT NULL AND d.dead_at >= coalesce(p.received_at, d.dead_at)
             THEN 'dead_lettered'
         WHEN p.deleted_at IS NOT NULL AND coalesce(p.kept_at <= p.deleted_at, true) THEN CASE
-            WHEN t.sqs_message_id IS NULL THEN 'deleted'
+            WHEN (p.message_no, hash(p.sqs_message_id)) NOT IN (
+                SELECT (message_no, sent_as) FROM told) THEN 'deleted'
             WHEN p.message_no IN (SELECT message_no FROM same_body) THEN 'set_aside'
             -- It may not have been seen to arrive yet.
             WHEN NOT (SELECT ended FROM facts) THEN 'open'
@@ -227,21 +289,31 @@ SELECT p.sqs_message_id, p.message_no, l.order_key, l.kind, l.poison, l.details,
 FROM physical p
 JOIN planned l USING (message_no)
 LEFT JOIN dead d USING (sqs_message_id)
-LEFT JOIN told t USING (sqs_message_id)
-LEFT JOIN deliveries v ON v.delivery_id = p.last_delivery_id
+LEFT JOIN (SELECT * FROM deliveries SEMI JOIN eventful USING (message_no)) v
+    ON v.delivery_id = p.last_delivery_id
 LEFT JOIN acks a ON a.delivery_id = p.last_delivery_id;
 
--- One row per order that the queue accepted.
+CREATE TEMP VIEW fates AS
+SELECT message_no, order_no, variant_no, poison, sent_as, 1 AS receives,
+    NULL::BIGINT AS received_at, invocation_id AS last_invocation_id, false AS refused,
+    'deleted' AS fate
+FROM handled ANTI JOIN eventful USING (message_no)
+UNION ALL
+FROM eventful_fates;
+
+-- One row per order that the queue accepted and of which no item is there at the end.
 CREATE TEMP TABLE outcomes AS
-SELECT f.order_key, bool_and(f.fate <> 'open') AS settled,
+SELECT f.order_no, bool_and(f.fate <> 'open') AS settled,
     bool_or(f.fate IN ('dead_lettered', 'set_aside')) AS dead_lettered,
     list_sort(list(DISTINCT f.message_no)) AS message_nos,
     list_sort(list(DISTINCT f.last_invocation_id) FILTER (f.last_invocation_id IS NOT NULL))
-        AS invocation_ids,
-    any_value(i.order_key) IS NOT NULL AS has_item
+        AS invocation_ids
 FROM fates f
-LEFT JOIN (SELECT DISTINCT order_key FROM finals WHERE role = 'orders') i USING (order_key)
-WHERE NOT f.poison GROUP BY f.order_key;
+SEMI JOIN (
+    FROM orders ANTI JOIN (FROM finals WHERE role = 'orders') i USING (order_no)
+    WHERE (SELECT ended FROM facts)
+) o USING (order_no)
+WHERE NOT f.poison GROUP BY f.order_no;
 
 -- The chain of images of one item ------------------------------------------------------
 -- Accepted writes lead from the first image to the final one. In such a walk the final
@@ -249,21 +321,19 @@ WHERE NOT f.poison GROUP BY f.order_key;
 -- is not, something that was not recorded changed the item. A write whose images are not
 -- known, or of which it is not known whether it happened, may explain any final image.
 CREATE TEMP TABLE vanished AS
-SELECT w.resource, w.item_key, any_value(w.order_key) AS order_key,
-    coalesce(any_value(f.item), '{}') AS final,
-    arg_max(w.after, w.call_id) FILTER (w.decision = 'accepted') AS written,
+SELECT w.place_no, any_value(w.order_no) AS order_no,
     max(w.call_id) FILTER (w.decision = 'accepted') AS call_id,
     arg_max(w.invocation_id, w.call_id) FILTER (w.decision = 'accepted') AS invocation_id
-FROM writes w
-LEFT JOIN items f ON f.resource = w.resource AND f.item_key = w.item_key AND f.phase = 'after'
-LEFT JOIN items b ON b.resource = w.resource AND b.item_key = w.item_key AND b.phase = 'before'
-WHERE w.role = 'orders' AND w.decision IN ('accepted', 'unknown') AND (SELECT ended FROM facts)
-GROUP BY w.resource, w.item_key
+FROM (
+    SELECT w.*, coalesce(e.item_before, '{}') AS first, coalesce(e.item_after, '{}') AS final
+    FROM writes w JOIN places e USING (place_no)
+    WHERE w.role = 'orders' AND w.decision IN ('accepted', 'unknown') AND (SELECT ended FROM facts)
+) w
+GROUP BY w.place_no
 HAVING count(*) FILTER (w.decision = 'accepted') > 0
-    AND count(*) FILTER (w.after IS NULL OR w.after = coalesce(f.item, '{}'))
-        + CASE WHEN coalesce(any_value(b.item), '{}') = coalesce(any_value(f.item), '{}')
-            THEN 1 ELSE 0 END
-        - count(*) FILTER (w.decision = 'accepted' AND w.before = coalesce(f.item, '{}'))
+    AND count(*) FILTER (w.after IS NULL OR w.after = w.final)
+        + bool_or(w.first = w.final)::INTEGER
+        - count(*) FILTER (w.decision = 'accepted' AND w.before = w.final)
         <= 0;
 
 -- What cannot be known -----------------------------------------------------------------
@@ -274,36 +344,42 @@ HAVING count(*) FILTER (w.decision = 'accepted') > 0
 -- settled when its image is known and was never seen, neither before an accepted write nor
 -- at the end: then it did not happen.
 CREATE TEMP TABLE unresolved AS
-WITH questions AS (
-    SELECT w.* FROM writes w WHERE w.role = 'orders' AND w.decision = 'unknown'
-), deletes AS (
-    SELECT DISTINCT resource, item_key FROM writes
+WITH deletes AS (
+    SELECT DISTINCT place_no FROM writes
     WHERE action = 'delete' AND decision IN ('accepted', 'unknown')
+), questions AS (
+    SELECT w.* FROM writes w LEFT JOIN deletes d USING (place_no)
+    WHERE w.role = 'orders' AND w.decision = 'unknown'
+        AND NOT coalesce((SELECT ended FROM facts) AND w.insert_only AND d.place_no IS NULL, false)
 ), seen AS (
-    SELECT resource, item_key, before AS image FROM writes WHERE before IS NOT NULL
-    UNION SELECT resource, item_key, after FROM writes
-        WHERE decision = 'accepted' AND after IS NOT NULL
-    UNION SELECT resource, item_key, item FROM items WHERE phase = 'after'
+    SELECT place_no, before AS image FROM writes WHERE before IS NOT NULL
+    UNION SELECT place_no, after FROM writes WHERE decision = 'accepted' AND after IS NOT NULL
+    UNION SELECT place_no, item_after FROM places WHERE item_after IS NOT NULL
+    UNION SELECT e.place_no, i.before
+        FROM (SELECT * FROM places SEMI JOIN questions USING (place_no)) e
+        JOIN call_items i USING (resource, item_key)
+        WHERE i.action IN ('put', 'update', 'delete') AND i.before IS NOT NULL
 ), blind AS (
-    SELECT DISTINCT resource, item_key FROM writes WHERE decision = 'accepted' AND before IS NULL
+    SELECT DISTINCT place_no FROM writes WHERE decision = 'accepted' AND before IS NULL
 )
-SELECT 'unknown-write' AS question, q.call_id, q.resource, q.item_key FROM questions q
-LEFT JOIN deletes d USING (resource, item_key)
-LEFT JOIN blind b USING (resource, item_key)
-LEFT JOIN seen s ON s.resource = q.resource AND s.item_key = q.item_key AND s.image = q.after
-WHERE NOT coalesce((SELECT ended FROM facts) AND (
-    (q.insert_only AND d.item_key IS NULL)
-    OR (q.action <> 'delete' AND q.after IS NOT NULL AND s.image IS NULL AND b.item_key IS NULL)
-), false)
-UNION ALL
-SELECT 'unknown-before', call_id, resource, item_key FROM writes
-WHERE role = 'orders' AND decision = 'accepted' AND action <> 'delete' AND before IS NULL
-UNION ALL
-SELECT 'unrecorded-item', NULL, resource, item_key FROM finals
-WHERE role = 'orders' AND NOT written AND item_before IS NULL
-UNION ALL
-SELECT 'unread-call', c.call_id, c.resource, NULL FROM calls c
-WHERE c.service = 'dynamodb' AND c.decision IN ('accepted', 'unknown')
-    AND c.operation IN ('PutItem', 'UpdateItem', 'DeleteItem', 'BatchWriteItem',
-        'TransactWriteItems', 'ExecuteStatement', 'BatchExecuteStatement', 'ExecuteTransaction')
-    AND NOT EXISTS (SELECT 1 FROM call_items i WHERE i.call_id = c.call_id);
+SELECT u.question, u.call_id, coalesce(e.resource, u.resource) AS resource, e.item_key
+FROM (
+    SELECT 'unknown-write' AS question, q.call_id, q.place_no, NULL AS resource FROM questions q
+    LEFT JOIN blind b USING (place_no)
+    WHERE NOT coalesce((SELECT ended FROM facts) AND q.action <> 'delete' AND q.after IS NOT NULL
+        AND b.place_no IS NULL AND (q.place_no, q.after) NOT IN (
+            SELECT (place_no, image) FROM seen SEMI JOIN questions USING (place_no)
+        ), false)
+    UNION ALL
+    SELECT 'unknown-before', call_id, place_no, NULL FROM writes
+    WHERE role = 'orders' AND decision = 'accepted' AND action <> 'delete' AND before IS NULL
+    UNION ALL
+    SELECT 'unrecorded-item', NULL, place_no, NULL FROM finals
+    WHERE role = 'orders' AND NOT written AND item_before IS NULL
+    UNION ALL
+    SELECT 'unread-call', c.call_id, NULL, c.resource FROM calls c
+    WHERE c.service = 'dynamodb' AND c.decision IN ('accepted', 'unknown')
+        AND c.operation IN ('PutItem', 'UpdateItem', 'DeleteItem', 'BatchWriteItem',
+            'TransactWriteItems', 'ExecuteStatement', 'BatchExecuteStatement', 'ExecuteTransaction')
+        AND NOT EXISTS (SELECT 1 FROM call_items i WHERE i.call_id = c.call_id)
+) u LEFT JOIN places e USING (place_no);

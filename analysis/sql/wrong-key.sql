@@ -4,12 +4,17 @@
 --
 -- A write under the key of an order which an earlier invocation of the same process was
 -- given is work left running in the background: see premature-ack.
-SELECT any_value(w.order_key) AS order_key,
-    list_sort(list_distinct(flatten(list(coalesce(k.message_nos, []))))) AS message_nos,
-    list_sort(list(DISTINCT w.invocation_id)) AS invocation_ids,
-    list_sort(list(DISTINCT w.call_id)) AS call_ids,
-    [] AS flags, w.resource, w.item_key,
-    coalesce('order ' || any_value(w.order_key), 'one of several orders') AS owner
-FROM writes w LEFT JOIN work k USING (invocation_id, order_key)
-WHERE w.wrong_key AND NOT w.poison AND w.decision = 'accepted' AND w.action IN ('put', 'update')
-GROUP BY w.resource, w.item_key
+WITH found AS (
+    SELECT *, messages_of(invocation_id, order_no) AS message_nos FROM writes
+    WHERE wrong_key AND NOT poison AND decision = 'accepted' AND action IN ('put', 'update')
+)
+SELECT any_value(o.order_key) AS order_key,
+    list_sort(list_distinct(flatten(list(f.message_nos)))) AS message_nos,
+    list_sort(list(DISTINCT f.invocation_id)) AS invocation_ids,
+    list_sort(list(DISTINCT f.call_id)) AS call_ids,
+    [] AS flags, e.resource, e.item_key,
+    coalesce('order ' || any_value(o.order_key), 'one of several orders') AS owner
+FROM found f
+JOIN places e USING (place_no)
+LEFT JOIN orders o USING (order_no)
+GROUP BY e.resource, e.item_key

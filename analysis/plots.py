@@ -162,18 +162,22 @@ def _queue_depth(evidence: Evidence) -> _Drawn | None:
     )
     figure, (row,) = _timed_figure(len(spans), ("messages",), 3.1)
     for column, axes in enumerate(row):
-        for name, queue, field in (
-            ("visible", "queue", "visible"),
-            ("in flight", "queue", "in_flight"),
-            ("dead letters", "dlq", "visible"),
+        for name, queue, fields in (
+            ("visible", "queue", ("visible",)),
+            ("in flight", "queue", ("in_flight",)),
+            # A dead letter that was looked at is in flight for a while.
+            ("dead letters", "dlq", ("visible", "in_flight")),
         ):
             points = [sample for sample in samples if sample["queue"] == queue]
             times = [(point["moment"] - origin) / 1e9 for point in points]
-            _line(axes, name, times, [point[field] for point in points])
+            values = [sum(point[field] for field in fields) for point in points]
+            _line(axes, name, times, values)
         if len(spans) > 1:
             split = (spans[0][1] - origin) / 1e9
             start, end = ((span[name] - origin) / 1e9 for name in ("first", "last"))
-            axes.set_xlim(*((start, split) if column == 0 else (split, max(split, end))))
+            # The last sample may be older than the split; an axis needs a width.
+            rest = (split, end if end > split else split + 1)
+            axes.set_xlim(*((start, split) if column == 0 else rest))
     row[0].set_ylim(bottom=0)
     _legend(row[0])
     how = f" The highest sample of every {every_ns / 1e9:.2g} s is drawn." if binned else ""

@@ -30,8 +30,9 @@ bench: $(INSTALLED) ## Measure drain rate, send rate and overhead, each beside i
 	$(BIN)/python -m benchmarks.send
 	$(BIN)/python -m benchmarks.overhead
 
-soak: $(INSTALLED) ## 50 seeds of the reference handler, 20 of two planted bugs, 5 of all
+soak: $(INSTALLED) ## 50 seeds of the reference handler, of planted bugs, 200,000 simulated worlds
 	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.ground_truth --worlds 200000
 
 mutants: $(INSTALLED) ## Run every planted bug that a flood can show, and its correct twin
 	$(BIN)/loadtest mutants

@@ -1,0 +1,101 @@
+"""The judge against simulated runs of known truth, and against an independent oracle.
+
+A bounded share; ``python -m benchmarks.ground_truth`` judges as many worlds as one likes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+
+from analysis.findings import FindingKind, VerdictWord
+from analysis.schema import Message
+from analysis.verdict import judge
+from benchmarks.ground_truth import CUT_OFF, WHOLE, judged, score
+from tests import oracle
+from tests.histories import write_history, write_rows
+from tests.plants import PLANTS
+from tests.simulator import EvidenceSet, Setup, evidence_set, evidence_sets
+
+WORLDS = 160
+
+
+@settings(max_examples=5, deadline=None)
+@given(evidence_sets(WORLDS, statuses=WHOLE))
+def test_a_correct_consumer_is_never_blamed(clean: EvidenceSet) -> None:
+    assert score(clean).faults == []
+
+
+@settings(max_examples=6, deadline=None)
+@given(evidence_sets(WORLDS, PLANTS, WHOLE))
+def test_exactly_what_was_planted_is_found(planted: EvidenceSet) -> None:
+    assert score(planted).faults == []
+
+
+@settings(max_examples=5, deadline=None)
+@given(evidence_sets(WORLDS, PLANTS, CUT_OFF))
+def test_the_oracle_agrees_on_runs_that_were_cut_off(cut: EvidenceSet) -> None:
+    assert score(cut).faults == []
+
+
+def test_every_plant_is_found_also_beside_another() -> None:
+    """Every order of these worlds has a plant, most of the worlds have two."""
+    used: Counter[str] = Counter()
+    kinds: set[FindingKind] = set()
+    for report in (True, False):
+        setup = Setup(batch_size=3 if report else 1, report_failures=report)
+        planted = evidence_set(1, setup, 250, PLANTS, share=1)
+        assert score(planted).faults == []
+        used += planted.planted
+        kinds |= {kind for kind, _ in planted.expected}
+    assert set(used) == {plant.name for plant in PLANTS}
+    assert kinds == set(FindingKind)
+
+
+@settings(max_examples=10, deadline=None)
+@given(evidence_sets(2, statuses=WHOLE))
+def test_passes_exactly_when_nothing_is_left_open(clean: EvidenceSet) -> None:
+    _, open_items = oracle.judge(clean.run, clean.rows)
+    last = {row.message_no: row for row in clean.rows if isinstance(row, Message)}
+    all_taken = all(message.accepted_at is not None for message in last.values())
+    with TemporaryDirectory() as directory:
+        write_rows(Path(directory), clean.rows, clean.run)
+        verdict = judge(Path(directory))
+    expected = VerdictWord.INCONCLUSIVE if open_items or not all_taken else VerdictWord.PASS
+    assert verdict.verdict is expected, verdict.reasons
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Both may have happened, either, or none: then a copy was stored.
+        "1<A4 1?/any 1>timeout 2<#1 2?/any 2>timeout 3<#1 3- 3>d =A4",
+        "1<A4 1?/any/did 1>timeout 2<A4 2?/any/did 2>timeout 3<#1 3- 3>d 4<#2 4- 4>d",
+        "1<A4 1?/any/did 1>timeout 2<A5 2?/any/did 2>timeout 3<#1 3- 3>f dlq#1 4<#2 4- 4>d",
+        "1<A4 1?/update/any 1>timeout 2<#1 2?/delete 2>timeout 3<#1 3+ 3>p",
+        "1<A4 1+ 1>p 2<A4 2?/any/after=? 2>timeout 3<#2 3?/any/after=? 3>timeout 4<#2 4- 4>d",
+    ],
+)
+def test_several_unknown_writes_prove_nothing(tmp_path: Path, text: str) -> None:
+    verdict = judge(write_history(tmp_path, text))
+    assert verdict.verdict is VerdictWord.INCONCLUSIVE
+    assert any("may or may not have happened" in reason for reason in verdict.reasons)
+
+
+def test_the_same_seed_gives_the_same_rows() -> None:
+    first, second = (evidence_set(7, Setup(), 20, PLANTS) for _ in range(2))
+    assert first == second
+
+
+def test_the_order_of_the_rows_means_nothing() -> None:
+    """Only the last version of a row counts, and which line follows which does not."""
+    planted = evidence_set(3, Setup(), 100, PLANTS)
+    last = list({(r.TABLE, *(getattr(r, n) for n in r.KEY)): r for r in planted.rows}.values())
+    Random(1).shuffle(last)
+    again = EvidenceSet(planted.run, last, planted.expected, planted.planted)
+    assert judged(again) == judged(planted)

@@ -13,7 +13,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
-from typing import Any
 
 from analysis.findings import (
     Actor,
@@ -201,6 +200,14 @@ class _Event:
     weight: int  # the lightest are kept
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    over: int  # when the call was answered, or its lane ended
+    letter: str
+    lane: Lane
+    call: LaneCall
+
+
 def _prove(finding: Finding, story: _Story | None) -> Proof:
     """The story of a finding told in steps; without one, what follows from it alone."""
     if story is None:
@@ -249,7 +256,11 @@ def _cast(finding: Finding, lanes: Lanes) -> list[int]:
         if any(call.call_id in finding.call_ids for call in lane.calls)
     ]
     chosen = list(dict.fromkeys(named))[:MOST_ACTORS]
-    if finding.kind is FindingKind.OVERWRITE and len(chosen) > 1:
+    if finding.kind is FindingKind.OVERWRITE:
+        if len(chosen) == 1:
+            replaced = {c.before for c in lane_of[chosen[0]].calls if c.call_id in finding.call_ids}
+            makers = [number for image in replaced for number in _writers(lane_of, image)]
+            chosen = [number for number in makers if number != chosen[0]][:1] + chosen
         return chosen
     if finding.kind is FindingKind.UNJUSTIFIED_REJECTION:
         chosen += _writers(lane_of, None)[:1]
@@ -347,11 +358,8 @@ class _Teller:
 
     def _call_events(self) -> list[_Event]:
         named = set(self.finding.call_ids)
-        timed = [
-            (_over(lane, call), call.call_id, letter, lane, call)
-            for letter, lane, call in self.calls
-        ]
-        timed.sort(key=lambda entry: entry[:2])
+        timed = [_Timed(_over(lane, call), letter, lane, call) for letter, lane, call in self.calls]
+        timed.sort(key=lambda entry: (entry.over, entry.call.call_id))
         if self.kind is FindingKind.OVERWRITE:
             timed = self._up_to_the_overwrite(timed)
         events = []
@@ -359,13 +367,14 @@ class _Teller:
             who = "outside any invocation" if invocation is None else f"by invocation {invocation}"
             step = self._call_step(f"Call {call.call_id}, made {who},", call)
             events.append(_Event(replace(step, actor=None), step.until_ns or step.at_ns or 0, 1))
-        for over, _, letter, lane, call in timed:
+        for entry in timed:
+            lane, call = entry.lane, entry.call
             if not self._matters(lane, call):
                 continue
             weight = 1 if call.call_id in named else 3 if call.action in _WRITES else 4
-            events.append(_Event(self._call_step(letter, call), over, weight))
+            events.append(_Event(self._call_step(entry.letter, call), entry.over, weight))
             if call in _accepted(lane) and call.after is not None:
-                self.owner[call.after] = letter
+                self.owner[call.after] = entry.letter
         return events
 
     def _matters(self, lane: Lane, call: LaneCall) -> bool:
@@ -376,20 +385,41 @@ class _Teller:
             or _may_have_written(call)
         )
 
-    def _up_to_the_overwrite(self, timed: list[Any]) -> list[Any]:
+    def _up_to_the_overwrite(self, timed: list[_Timed]) -> list[_Timed]:
         """Nothing after the overwriting write; the write it replaced stands before it,
         because the store said so, whichever answer came first."""
-        places = {entry[1]: place for place, entry in enumerate(timed)}
-        order = [places[call] for call in self.finding.call_ids if call in places]
-        if not order:
+        last = next((entry for entry in timed if entry.call == self._overwriting()), None)
+        if last is None:
             return timed
-        last = timed[order[-1]]
-        before = [entry for place, entry in enumerate(timed) if place not in order]
-        earlier = [timed[place] for place in order[:-1]]
-        kept = [entry for entry in before if entry[0] <= last[0]]
-        kept += [(min(entry[0], last[0]), *entry[1:]) for entry in earlier]
-        kept.sort(key=lambda entry: entry[0])
+        replaced = self._replaced()
+        kept = [
+            replace(entry, over=min(entry.over, last.over))
+            for entry in timed
+            if entry is not last and (entry.over <= last.over or entry.call == replaced)
+        ]
+        kept.sort(key=lambda entry: entry.over)
         return [*kept, last]
+
+    def _overwriting(self) -> LaneCall | None:
+        """The write that an overwrite is about: the last call that the finding names."""
+        made = {call.call_id: call for _, _, call in self.calls}
+        return made.get(self.finding.call_ids[-1]) if self.finding.call_ids else None
+
+    def _replaced(self) -> LaneCall | None:
+        """The write whose item the overwriting one replaced, where it is known."""
+        write = self._overwriting()
+        if write is None:
+            return None
+        made = {call.call_id: call for _, _, call in self.calls}
+        if self.finding.call_ids[0] != write.call_id:
+            return made.get(self.finding.call_ids[0])
+        writers = [
+            call
+            for _, lane, call in self.calls
+            if call in _accepted(lane) and call != write and call.after == write.before
+            and call.item_key == write.item_key
+        ]  # fmt: skip
+        return min(writers, key=lambda call: call.sent_ns, default=None)
 
     def _call_step(self, actor: str, call: LaneCall) -> Step:
         step = Step(
@@ -551,18 +581,17 @@ class _Teller:
         return _follows(self.finding)
 
     def _overwritten(self) -> str:
-        made = {call.call_id: (letter, call) for letter, _, call in self.calls}
-        named = [made[number] for number in self.finding.call_ids if number in made]
-        if not named:
+        write, earlier = self._overwriting(), self._replaced()
+        if write is None:
             return _follows(self.finding)
-        letter, write = named[-1]
-        earlier = named[0] if len(named) > 1 else None
-        if earlier is None:
+        of = {call.call_id: letter for letter, _, call in self.calls}
+        letter, owner = of[write.call_id], None if earlier is None else of[earlier.call_id]
+        if owner is None:
             text = f"{letter} replaced an order that was already stored"
-        elif earlier[0] == letter:
+        elif owner == letter:
             text = f"{letter} replaced what it had stored itself"
         else:
-            text = f"{letter} replaced the order that {earlier[0]} had stored"
+            text = f"{letter} replaced the order that {owner} had stored"
         text += ", with the same content." if write.before == write.after else "."
         read = [
             call
@@ -573,11 +602,11 @@ class _Teller:
         late = (
             earlier is not None
             and read
-            and (earlier[1].answered_ns is None or read[-1].sent_ns <= earlier[1].answered_ns)
+            and (earlier.answered_ns is None or read[-1].sent_ns <= earlier.answered_ns)
         )
-        if late and earlier is not None and write.condition is None:
+        if late and write.condition is None:
             text += (
-                f" It had looked before {earlier[0]}'s write was there, found nothing, and no "
+                f" It had looked before {owner}'s write was there, found nothing, and no "
                 "condition on its own write noticed that this was no longer true."
             )
         elif write.condition is None:

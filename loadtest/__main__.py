@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -300,6 +301,8 @@ def mutants(
 def main() -> None:
     """Entry point: every expected error is one message and an exit code."""
     errors = Console(stderr=True, highlight=False)
+    # What is asked to end cleans up as after Ctrl-C, whatever it is doing.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         app()
     except OnceproofError as error:

@@ -154,6 +154,18 @@ def test_a_signal_while_judging(cwd: Path, emulator_url: str) -> None:
     assert_nothing_left(cwd, emulator_url)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_lab_leaves_nothing(
+    cwd: Path, emulator_url: str, number: signal.Signals
+) -> None:
+    with started("lab", "--endpoint-url", emulator_url, cwd=cwd) as process:
+        until_recorded(cwd, "invocations", 1)
+        process.send_signal(number)
+        end = end_of(process)
+    assert (end.code, end.err.strip()) == (3, "interrupted")
+    assert_nothing_left(cwd, emulator_url)
+
+
 def _stored(run: Run) -> int:
     return sum(row["decision"] == "accepted" for row in run.lines("call_items"))
 

@@ -59,7 +59,6 @@ text = [1, 3]
 orders = 10
 copies = 6
 poison = 0.5
-arrangement = "interleaved"
 """
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
+from analysis.base import make_base
 from analysis.findings import (
     MAX_GROUPS,
     MAX_SHOWN,
@@ -221,7 +222,7 @@ def prepare(evidence: Evidence) -> None:
             "report_batch_item_failures": run.report_batch_item_failures,
         },
     )
-    evidence.rows(sql_of("base"))
+    make_base(evidence)
     evidence.rows(sql_of("views"))
 
 

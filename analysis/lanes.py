@@ -181,38 +181,6 @@ class Lanes:
         return sorted(pairs, key=lambda pair: (pair[1].sent_ns, pair[1].call_id))
 
 
-# Overlaps of each order of two or more messages, by the definition of analysis/exposure.py:
-# closed intervals, a call without an answer lasts until its invocation ended, poison left out.
-# One sweep over the starts and ends of call windows; `pairs` 0 and `most` 0 without any call.
-_OVERLAPS = """
-WITH windows AS (
-    SELECT c.invocation_id, min(c.sent_at) AS first_at,
-        max(greatest(c.sent_at, coalesce(c.answered_at, i.ended_at))) AS last_at
-    FROM calls c JOIN invocations i USING (invocation_id)
-    GROUP BY c.invocation_id
-), intervals AS (
-    SELECT DISTINCT m.order_key, w.*
-    FROM deliveries d JOIN messages m USING (message_no) JOIN windows w USING (invocation_id)
-    WHERE d.queue = 'queue' AND m.kind <> 'poison'
-), events AS (
-    SELECT order_key, first_at AS moment, 1 AS step FROM intervals
-    UNION ALL SELECT order_key, last_at, -1 FROM intervals
-), sweep AS (
-    SELECT order_key, step, sum(step) OVER (
-        PARTITION BY order_key ORDER BY moment, step DESC ROWS UNBOUNDED PRECEDING
-    ) AS active
-    FROM events
-), swept AS (
-    SELECT order_key, sum(active - 1) AS pairs, max(active) AS most
-    FROM sweep WHERE step = 1 GROUP BY order_key
-), order_overlaps AS (
-    SELECT m.order_key, coalesce(any_value(s.pairs), 0)::BIGINT AS pairs,
-        coalesce(any_value(s.most), 0)::BIGINT AS most
-    FROM messages m LEFT JOIN swept s USING (order_key)
-    WHERE m.kind <> 'poison' GROUP BY m.order_key HAVING count(*) > 1 OR max(s.pairs) > 0
-)
-"""
-
 # Of each order in $keys, the deliveries of the invocations in its entry of $focus and then the
 # earliest, $most in all. `total` counts all of them.
 _DELIVERIES = """
@@ -314,34 +282,6 @@ class Wanted:
     order_key: str
     invocation_ids: Sequence[int] = ()
     call_ids: Sequence[int] = ()
-
-
-def most_contended(evidence: Evidence, n: int) -> list[str]:
-    """The keys of the ``n`` orders with most overlapping pairs; ties by key, last one first."""
-    rows = evidence.rows(
-        _OVERLAPS + "SELECT order_key FROM order_overlaps WHERE pairs > 0"
-        " ORDER BY pairs DESC, order_key DESC LIMIT $n",
-        {"n": n},
-    )
-    return [row["order_key"] for row in rows]
-
-
-def overlap_counts(evidence: Evidence) -> dict[int, int]:
-    """How many orders of two or more messages had 0, 1, 2, ... overlapping pairs."""
-    rows = evidence.rows(
-        _OVERLAPS
-        + "SELECT pairs, count(*) AS orders FROM order_overlaps GROUP BY pairs ORDER BY pairs"
-    )
-    return {row["pairs"]: row["orders"] for row in rows}
-
-
-def in_flight_counts(evidence: Evidence) -> dict[int, int]:
-    """How many orders of two or more messages had at most 0, 1, ... call windows open at once."""
-    rows = evidence.rows(
-        _OVERLAPS
-        + "SELECT most, count(*) AS orders FROM order_overlaps GROUP BY most ORDER BY most"
-    )
-    return {row["most"]: row["orders"] for row in rows}
 
 
 def orders_lanes(evidence: Evidence, wanted: Sequence[Wanted]) -> list[Lanes]:

@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from analysis.lanes import in_flight_counts, overlap_counts
+from analysis.exposure import in_flight_counts, overlap_counts
 from analysis.store import Evidence
 from analysis.text import milliseconds
 from analysis.timing import DURATIONS, bin_width_ns, durations_params, phases, rates

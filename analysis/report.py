@@ -21,6 +21,7 @@ from markupsafe import Markup
 
 from analysis.checks import sql_of
 from analysis.errors import EvidenceError
+from analysis.exposure import most_contended
 from analysis.findings import (
     MAX_GROUPS,
     MAX_SHOWN,
@@ -43,7 +44,6 @@ from analysis.lanes import (
     actor_lane,
     call_text,
     lane_name,
-    most_contended,
     orders_lanes,
     overlaps,
     steps_axis,

@@ -16,6 +16,7 @@ import pytest
 
 from analysis.checks import sql_of
 from analysis.errors import EvidenceError
+from analysis.exposure import most_contended
 from analysis.findings import (
     MAX_GROUPS,
     MAX_SHOWN,
@@ -31,7 +32,6 @@ from analysis.findings import (
     VerdictWord,
 )
 from analysis.junit import write_junit
-from analysis.lanes import most_contended
 from analysis.plots import PALETTE, render_plots
 from analysis.proofs import prove_examples
 from analysis.report import Outputs, render_report, write_outputs

@@ -15,18 +15,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.exposure import measure_exposure
+from analysis.exposure import (
+    in_flight_counts,
+    measure_exposure,
+    most_contended,
+    overlap_counts,
+)
 from analysis.findings import Quantiles, Timing
 from analysis.lanes import (
     MOST_LANES,
     Lane,
     Lanes,
-    in_flight_counts,
     lanes_axis,
     lanes_text,
-    most_contended,
     order_lanes,
-    overlap_counts,
 )
 from analysis.schema import (
     NO_ITEM,

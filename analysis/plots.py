@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from analysis.exposure import in_flight_counts, overlap_counts
 from analysis.store import Evidence
 from analysis.text import milliseconds
-from analysis.timing import DURATIONS, bin_width_ns, durations_params, phases, rates
+from analysis.timing import bin_width_ns, phases, quantiles, rates
 
 PALETTE = {
     # name: (light, dark). Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), darkened or
@@ -198,12 +198,7 @@ def _rest(spans: Sequence[tuple[int, int]]) -> str:
 
 def _latencies(evidence: Evidence) -> _Drawn | None:
     levels = [index / _ECDF_POINTS for index in range(_ECDF_POINTS + 1)]
-    rows = evidence.rows(
-        DURATIONS
-        + "SELECT name, split, count(*) AS n, quantile_disc(ns::BIGINT, $levels) AS points"
-        " FROM durations GROUP BY name, split",
-        durations_params(evidence) | {"levels": levels},
-    )
+    rows = quantiles(evidence, levels, ("end to end", "handler", "write"))
     series = {(row["name"], row["split"]): row for row in rows}
     stages = [
         (name, [split for split in splits if (name, split) in series])
@@ -223,7 +218,7 @@ def _latencies(evidence: Evidence) -> _Drawn | None:
                 continue
             row = series[name, split]
             # A log axis has no place for 0; a microsecond is below anything measured here.
-            values = [max(point, 1_000) / 1e6 for point in row["points"]]
+            values = [max(point, 1_000) / 1e6 for point in row["quantiles"]]
             _line(axes, split, values, levels, label=f"{split} ({row['n']:,})")
         axes.set_xscale("log")
         axes.set_ylim(0, 1.02)

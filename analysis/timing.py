@@ -22,9 +22,11 @@ say nothing about what an arrival at a fixed rate would have waited.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.base import make_base
 from analysis.findings import Quantiles, Timing
 from analysis.schema import TableRole
 from analysis.store import Evidence
@@ -41,45 +43,61 @@ _WRITTEN = """written AS (
     )
 )"""
 
-# One row a duration: name, split, ns. $orders is the list of tables of role orders,
-# $open_loop says whether the plan gave intended times that mean something.
-DURATIONS = f"""
-WITH sent AS (
-    SELECT message_no, intended_at, sent_at, accepted_at FROM messages
-    WHERE sent_at IS NOT NULL AND accepted_at IS NOT NULL
-), received AS (
-    SELECT message_no, min(received_at) AS received_at FROM deliveries
-    WHERE queue = 'queue' AND message_no IS NOT NULL GROUP BY message_no
-), deleted AS (
-    SELECT d.message_no, min(a.acked_at) AS deleted_at,
-        arg_min(d.invocation_id, a.acked_at) AS invocation_id
-    FROM deliveries d JOIN acks a USING (delivery_id)
-    WHERE d.queue = 'queue' AND a.outcome = 'deleted' AND d.message_no IS NOT NULL
-    GROUP BY d.message_no
-), end_to_end AS (
-    SELECT r.result, e.deleted_at - CASE WHEN $open_loop THEN s.intended_at ELSE s.sent_at END AS ns
-    FROM sent s JOIN deleted e USING (message_no)
-    LEFT JOIN results r ON r.invocation_id = e.invocation_id AND r.message_no = e.message_no
-), reported AS (
-    SELECT invocation_id,
-        CASE WHEN min(result) = max(result) THEN min(result) ELSE 'mixed' END AS result
-    FROM results GROUP BY invocation_id
-), handled AS (
-    SELECT coalesce(r.result, i.outcome, 'unknown') AS split, i.ended_at - i.started_at AS ns
-    FROM invocations i LEFT JOIN reported r USING (invocation_id) WHERE i.ended_at IS NOT NULL
-), {_WRITTEN}, durations AS (
-    SELECT 'end to end' AS name, 'all' AS split, ns FROM end_to_end
-    UNION ALL SELECT 'end to end', result, ns FROM end_to_end WHERE result IS NOT NULL
-    UNION ALL SELECT 'send', 'all', accepted_at - sent_at FROM sent
-    UNION ALL SELECT 'send lag', 'all', sent_at - intended_at FROM sent WHERE $open_loop
-    UNION ALL SELECT 'delivery', 'all', greatest(0, r.received_at - s.accepted_at)
-        FROM sent s JOIN received r USING (message_no)
-    UNION ALL SELECT 'handler', 'all', ns FROM handled
-    UNION ALL SELECT 'handler', split, ns FROM handled
-    UNION ALL SELECT 'write', decision, answered_at - sent_at
-        FROM written WHERE answered_at IS NOT NULL
-)
+# What each name is made of: one row a duration, with split and ns. $orders is the list of tables
+# of role orders, $open_loop says whether the plan gave intended times that mean something.
+_DURATIONS = {
+    "end to end": """
+        WITH deleted AS (
+            SELECT message_no, min(deleted_at) AS deleted_at,
+                arg_min(invocation_id, deleted_at) AS invocation_id
+            FROM handled WHERE deleted_at IS NOT NULL GROUP BY message_no
+        )
+        SELECT r.result AS split,
+            e.deleted_at - CASE WHEN $open_loop THEN s.intended_at ELSE s.sent_at END AS ns
+        FROM messages s JOIN deleted e USING (message_no)
+        LEFT JOIN results r ON r.invocation_id = e.invocation_id AND r.message_no = e.message_no
+        WHERE s.sent_at IS NOT NULL AND s.accepted_at IS NOT NULL""",
+    "send lag": """
+        SELECT 'all' AS split, sent_at - intended_at AS ns FROM messages
+        WHERE $open_loop AND sent_at IS NOT NULL AND accepted_at IS NOT NULL""",
+    "send": """
+        SELECT 'all' AS split, accepted_at - sent_at AS ns FROM messages
+        WHERE sent_at IS NOT NULL AND accepted_at IS NOT NULL""",
+    "delivery": """
+        WITH received AS (
+            SELECT message_no, min(received_at) AS received_at FROM deliveries
+            WHERE queue = 'queue' AND message_no IS NOT NULL GROUP BY message_no
+        )
+        SELECT 'all' AS split, greatest(0, r.received_at - s.accepted_at) AS ns
+        FROM messages s JOIN received r USING (message_no)
+        WHERE s.sent_at IS NOT NULL AND s.accepted_at IS NOT NULL""",
+    "handler": """
+        WITH reported AS (
+            SELECT invocation_id,
+                CASE WHEN min(result) = max(result) THEN min(result) ELSE 'mixed' END AS result
+            FROM results GROUP BY invocation_id
+        )
+        SELECT coalesce(r.result, i.outcome, 'unknown') AS split, i.ended_at - i.started_at AS ns
+        FROM invocations i LEFT JOIN reported r USING (invocation_id)
+        WHERE i.ended_at IS NOT NULL""",
+    "write": f"""
+        WITH {_WRITTEN}
+        SELECT decision AS split, answered_at - sent_at AS ns
+        FROM written WHERE answered_at IS NOT NULL""",
+}
+
+# Raw durations are held in memory to be ranked: one name at a time.
+_QUANTILES = """
+SELECT CASE WHEN grouping(split) = 1 THEN 'all' ELSE split END AS split,
+    count(*) AS n, min(ns) AS min_ns, max(ns) AS max_ns,
+    quantile_disc(ns::BIGINT, $levels) AS quantiles
+FROM ({durations}) GROUP BY GROUPING SETS ({sets})
+HAVING count(*) > 0 AND (grouping(split) = 1 OR split IS NOT NULL)
 """
+_SETS = {
+    "handler": "(split), ()",
+    "end to end": "(split), ()",
+}  # of others there is one split, or no "all"
 
 _SPANS = """
 WITH settled AS (
@@ -95,12 +113,6 @@ SELECT (SELECT min(sent_at) FROM messages) AS first_sent,
     (SELECT min(received_at) FROM deliveries WHERE queue = 'queue') AS first_received,
     (SELECT max(settled_at) FROM settled) AS last_settled,
     (SELECT count(*) FROM settled) AS settled
-"""
-
-_QUANTILES = """
-SELECT name, split, count(*) AS n, min(ns) AS min_ns, max(ns) AS max_ns,
-    quantile_disc(ns::BIGINT, [0.5, 0.9, 0.99, 0.999]) AS quantiles
-FROM durations GROUP BY name, split
 """
 
 _EVENTS = f"""
@@ -148,12 +160,25 @@ def orders_tables(evidence: Evidence) -> list[str]:
     return [table.name for table in evidence.run.tables if table.role is TableRole.ORDERS]
 
 
-def durations_params(evidence: Evidence) -> dict[str, object]:
-    """The parameters of :data:`DURATIONS`."""
-    return {
-        "orders": orders_tables(evidence),
-        "open_loop": evidence.run.plan.rate_per_s is not None,
-    }
+def quantiles(
+    evidence: Evidence, levels: Sequence[float], names: Sequence[str] = tuple(_DURATIONS)
+) -> list[dict[str, Any]]:
+    """Exact quantiles of the durations of each name and split.
+
+    Rows of name, split ("all" for all of them), n, min_ns, max_ns and quantiles, one a level.
+    """
+    make_base(evidence)
+    found = []
+    for name in names:
+        durations = _DURATIONS[name]
+        values: dict[str, object] = {"levels": list(levels)}
+        if "$orders" in durations:
+            values["orders"] = orders_tables(evidence)
+        if "$open_loop" in durations:
+            values["open_loop"] = evidence.run.plan.rate_per_s is not None
+        sql = _QUANTILES.format(durations=durations, sets=_SETS.get(name, "(split)"))
+        found += [{"name": name, **row} for row in evidence.rows(sql, values)]
+    return found
 
 
 def measure(evidence: Evidence) -> Timing | None:
@@ -164,7 +189,7 @@ def measure(evidence: Evidence) -> Timing | None:
         return None
     last = span["last_settled"] or span["last_accepted"] or span["last_sent"]
     rate = evidence.run.plan.rate_per_s
-    rows = evidence.rows(DURATIONS + _QUANTILES, durations_params(evidence))
+    rows = quantiles(evidence, (0.5, 0.9, 0.99, 0.999))
     rows.sort(key=lambda row: (_ORDER.index(row["name"]), _rank(row["split"]), row["split"]))
     return Timing(
         duration_ns=last - first_sent,

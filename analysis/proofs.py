@@ -99,6 +99,8 @@ def prove_examples(
     A finding stands without its proof: one that cannot be told is noted and left as it is.
     """
     examples = [group.example for check in checks for group in check.groups]
+    if not examples:
+        return tuple(checks), ()
     try:
         stories = _stories(evidence, examples)
     except Exception as error:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from analysis.findings import MAX_GROUPS, CheckReport, Finding, FindingKind, Proof, Verdict
 from analysis.proofs import MOST_ACTORS, MOST_STEPS, check_text, group_line, proof_text
 from analysis.report import write_outputs
-from analysis.schema import RunInfo
+from analysis.schema import TABLES, ItemRow, QueueSample, RunInfo
+from analysis.store import finish_evidence
 from analysis.verdict import judge, write_verdict
 from tests.histories import RUN, write_history
 from tests.sample_run import MS, Sample, write_run
@@ -365,6 +367,47 @@ def test_judging_again_gives_the_same_bytes(tmp_path: Path) -> None:
     assert b'"proof"' in first
     for _ in range(3):
         assert write_verdict(run_dir, judge(run_dir)).read_bytes() == first
+
+
+def test_a_hundred_thousand_findings_make_a_small_report(tmp_path: Path) -> None:
+    orders, copies = 25_000, 5
+    words = [f"{number}<A4 {number}+/any {number}>p" for number in range(1, copies + 1)]
+    finish_evidence(write_history(tmp_path, " ".join(words), step_ns=MS))
+    multiply(tmp_path / "evidence", orders, copies)
+    verdict = judge(tmp_path)
+    check = answer(verdict, "overwrite")
+    assert check.count == orders * (copies - 1)
+    assert [(group.count, group.orders) for group in check.groups] == [(check.count, orders)]
+    assert write_verdict(tmp_path, verdict).stat().st_size < 200_000
+    outputs = write_outputs(tmp_path, verdict)
+    assert outputs.report.stat().st_size < 1_000_000
+    page = outputs.report.read_text(encoding="utf-8")
+    assert "100,000 findings in 25,000 orders, same pattern" in page
+
+
+def multiply(evidence: Path, orders: int, copies: int) -> None:
+    """Repeat the evidence of order A for as many orders, each with ids of its own."""
+    ids = {"message_no", "delivery_id", "invocation_id", "call_id"}
+    with duckdb.connect() as connection:
+        for table in TABLES:
+            if table in (ItemRow, QueueSample):
+                continue
+            path = evidence / f"{table.TABLE}.parquet"
+            columns = []
+            for name in (field.name for field in fields(table)):
+                if name in ids:
+                    columns.append(f"{name} + n * {copies} AS {name}")
+                elif name in ("order_key", "sqs_message_id"):
+                    columns.append(f"{name} || n AS {name}")
+                elif name in ("item_key", "before", "after", "expected_item"):
+                    columns.append(f"""replace({name}, '"A"', '"A' || n || '"') AS {name}""")
+                else:
+                    columns.append(name)
+            connection.execute(
+                f"CREATE OR REPLACE TABLE many AS SELECT {', '.join(columns)} "
+                f"FROM '{path}', range({orders}) AS times(n)"
+            )
+            connection.execute(f"COPY many TO '{path}' (FORMAT parquet)")
 
 
 def test_a_finding_that_cannot_be_told_still_counts(

@@ -21,8 +21,8 @@ WITH named AS (
     JOIN (FROM handled SEMI JOIN own USING (invocation_id)) h USING (invocation_id)
     JOIN orders s USING (order_no)
     WHERE s.order_key <> o.order_key
-), steps AS (
-    SELECT o.order_key, o.invocation_id, c.call_id, i.resource, i.item_key, c.sent_at,
+), steps AS MATERIALIZED (
+    SELECT o.order_key, o.invocation_id, c.call_id, c.sent_at,
         coalesce(c.answered_at, c.sent_at) AS over_at,
         i.action <> 'read' AND i.decision = 'accepted' AND i.before <> '{}' AS replaced,
         concat(
@@ -41,21 +41,19 @@ WITH named AS (
     FROM own o JOIN calls c USING (invocation_id) LEFT JOIN call_items i USING (call_id)
     ANTI JOIN others x ON x.order_key = o.order_key AND x.invocation_id = o.invocation_id
         AND x.other = key_text(i.resource, i.item_key)
-), told AS (
-    -- The same step again (a retry, a further item of one call) is not told again.
-    SELECT *, step IS DISTINCT FROM lag(step) OVER (
-        PARTITION BY order_key, invocation_id ORDER BY sent_at, call_id, resource, item_key
-    ) AS new
-    FROM steps
+), coded AS MATERIALIZED (
+    -- Few different steps, made many times: from here on by number.
+    SELECT step, row_number() OVER (ORDER BY step)::INTEGER AS step_no FROM steps GROUP BY step
 ), called AS (
     SELECT order_key, invocation_id, count(*) AS calls, count(*) FILTER (replaced) AS replaced,
         min(sent_at) AS first_at, max(over_at) AS last_at,
-        string_agg(step, ', ' ORDER BY sent_at, call_id, resource, item_key) FILTER (new) AS did
-    FROM told GROUP BY order_key, invocation_id
+        list(step_no ORDER BY sent_at, call_id, step_no) AS step_nos
+    FROM steps JOIN coded USING (step) GROUP BY order_key, invocation_id
 ), ended AS (
-    SELECT o.order_key, o.invocation_id, string_agg(DISTINCT ending, ', ' ORDER BY ending) AS ended
+    SELECT order_key, invocation_id,
+        min(ending) || coalesce(' and ' || nullif(max(ending), min(ending)), '') AS ended
     FROM (
-        SELECT o.*, concat_ws(', ',
+        SELECT o.order_key, o.invocation_id, concat_ws(', ',
             nullif(coalesce(i.outcome, 'not ended'), 'returned'), r.result, a.outcome) AS ending
         FROM own o
         JOIN orders s USING (order_key)
@@ -64,34 +62,55 @@ WITH named AS (
         LEFT JOIN results r
             ON r.invocation_id = o.invocation_id AND r.message_no = h.message_no
         LEFT JOIN acks a USING (delivery_id)
-    ) o GROUP BY o.order_key, o.invocation_id
-), acted AS (
+    ) GROUP BY order_key, invocation_id
+), acted AS MATERIALIZED (
+    -- The same step again (a retry, a further item of one call) is not told again.
     SELECT o.order_key, o.invocation_id, coalesce(c.calls, 0) AS calls,
-        coalesce(c.replaced, 0) AS replaced, c.first_at, c.last_at,
-        concat(coalesce(c.did, 'no call'), ', ' || nullif(e.ended, '')) AS act
+        coalesce(c.replaced, 0) AS replaced, c.first_at, c.last_at, e.ended,
+        list_filter(c.step_nos, lambda step_no, place:
+            place = 1 OR step_no <> c.step_nos[place - 1]) AS step_nos
     FROM own o
     LEFT JOIN called c USING (order_key, invocation_id)
     LEFT JOIN ended e USING (order_key, invocation_id)
+), numbered AS MATERIALIZED (
+    SELECT step_nos, ended, act,
+        row_number() OVER (ORDER BY act, step_nos, ended)::INTEGER AS act_no
+    FROM (
+        SELECT step_nos, ended, concat(coalesce((
+            SELECT string_agg(c.step, ', ' ORDER BY u.place)
+            FROM (SELECT unnest(step_nos) AS step_no, generate_subscripts(step_nos, 1) AS place) u
+            JOIN coded c USING (step_no)
+        ), 'no call'), ', ' || nullif(ended, '')) AS act
+        FROM (SELECT DISTINCT step_nos, ended FROM acted)
+    )
 ), acts AS (
-    SELECT n.finding, a.act, min(n.place) AS place, count(*) AS invocations,
+    SELECT n.finding, d.act_no, min(n.place) AS place, count(*) AS invocations,
         sum(a.calls) AS calls, sum(a.replaced) AS replaced,
         min(a.first_at) AS first_at, max(a.last_at) AS last_at
-    FROM named n JOIN acted a USING (order_key, invocation_id)
-    GROUP BY n.finding, a.act
-), patterns AS (
-    SELECT finding, string_agg(act, ' | ' ORDER BY place) AS pattern,
+    FROM named n
+    JOIN acted a USING (order_key, invocation_id)
+    JOIN numbered d ON d.step_nos IS NOT DISTINCT FROM a.step_nos
+        AND d.ended IS NOT DISTINCT FROM a.ended
+    GROUP BY n.finding, d.act_no
+), sequences AS (
+    SELECT finding, list(act_no ORDER BY place) AS act_nos,
         sum(invocations) AS invocations, sum(calls) AS calls, sum(replaced) AS replaced,
         max(last_at) - min(first_at) AS span
     FROM acts GROUP BY finding
+), grouped AS (
+    SELECT f.flags, s.act_nos,
+        count(*) AS findings, count(DISTINCT f.order_key) AS orders,
+        arg_min(f.rowid, row(coalesce(s.replaced, 0), coalesce(s.invocations, 0),
+            coalesce(s.calls, 0), coalesce(s.span, 0), coalesce(f.order_key, ''), f.call_ids,
+            f.place)) AS example
+    FROM (SELECT a.rowid, order_key, flags, call_ids, hash(a) AS place FROM asked a) f
+    LEFT JOIN sequences s ON s.finding = f.rowid
+    GROUP BY f.flags, s.act_nos
 )
-SELECT concat_ws(': ', nullif(array_to_string(f.flags, ', '), ''),
-        coalesce(p.pattern, 'no recorded invocation')) AS pattern,
-    count(*) AS findings, count(DISTINCT f.order_key) AS orders,
-    arg_min(f.rowid, row(coalesce(p.replaced, 0), coalesce(p.invocations, 0),
-        coalesce(p.calls, 0), coalesce(p.span, 0), coalesce(f.order_key, ''), f.message_nos,
-        f.call_ids, f.place)) AS example,
-    count(*) OVER () AS patterns
-FROM (SELECT *, rowid, hash(a) AS place FROM asked a) f
-LEFT JOIN patterns p ON p.finding = f.rowid
-GROUP BY ALL
+SELECT concat_ws(': ', nullif(array_to_string(flags, ', '), ''), coalesce((
+        SELECT string_agg(d.act, ' | ' ORDER BY list_position(act_nos, d.act_no))
+        FROM numbered d WHERE list_contains(act_nos, d.act_no)
+    ), 'no recorded invocation')) AS pattern,
+    findings, orders, example, count(*) OVER () AS patterns
+FROM grouped
 ORDER BY findings DESC, pattern

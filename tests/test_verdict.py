@@ -341,7 +341,7 @@ def test_command(
     shown = capsys.readouterr().out
     assert shown.startswith(f"{json.loads(printed)['verdict']} history\n")
     assert ("✗" in shown) == (code != 0)
-    assert ("Call 2 replaced" in shown) == (code == 1)
+    assert ("So: B replaced the order that A had stored" in shown) == (code == 1)
 
 
 def test_command_names_what_is_wrong_with_a_directory(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.errors import EvidenceError
+from analysis.errors import OnceproofError
 from analysis.findings import CheckStatus, Verdict
 from analysis.proofs import check_text
 from analysis.verdict import judge, write_verdict
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         verdict = judge(options.run)
         path = write_verdict(options.run, verdict)
-    except EvidenceError as error:
+    except OnceproofError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     print(

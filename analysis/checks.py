@@ -23,6 +23,7 @@ from analysis.findings import (
     FindingKind,
 )
 from analysis.schema import TableRole
+from analysis.scratch import lacks_room
 from analysis.store import Evidence
 from analysis.text import short_item, visible
 
@@ -188,12 +189,15 @@ CHECKS: tuple[Check, ...] = (
 def run_checks(evidence: Evidence) -> tuple[CheckReport, ...]:
     """Ask every check, in the order of :data:`CHECKS`. Leaves the views of ``views.sql``.
 
-    A check that fails is reported as crashed and stops no other.
+    A check that fails is reported as crashed and stops no other. Want of memory or disk is no
+    failure of a check and ends the judging (:class:`analysis.errors.ScratchError`).
     """
     try:
         prepare(evidence)
         broken = None
     except Exception as error:
+        if lacks_room(error):
+            raise
         broken = error
     return tuple(_ask(check, evidence, broken) for check in CHECKS)
 
@@ -208,7 +212,7 @@ def prepare(evidence: Evidence) -> None:
     run = evidence.run
     evidence.rows(
         """
-        CREATE TEMP TABLE facts AS SELECT $ended AS ended, $ended_at::BIGINT AS ended_at,
+        CREATE TABLE facts AS SELECT $ended AS ended, $ended_at::BIGINT AS ended_at,
             $visibility_timeout_ns AS visibility_timeout_ns,
             $max_receive_count AS max_receive_count, $drop_poison AS drop_poison,
             $report_batch_item_failures AS report_batch_item_failures
@@ -234,12 +238,14 @@ def _ask(check: Check, evidence: Evidence, broken: Exception | None) -> CheckRep
         try:
             return _answer(check, evidence)
         except Exception as error:  # whatever it is: the other checks must still be asked
+            if lacks_room(error):
+                raise
             broken = error
     return _report(check, CheckStatus.CRASHED, note=f"{type(broken).__name__}: {broken}")
 
 
 def _answer(check: Check, evidence: Evidence) -> CheckReport:
-    evidence.rows(f"CREATE OR REPLACE TEMP TABLE asked AS {sql_of(check.kind)}")
+    evidence.rows(f"CREATE OR REPLACE TABLE asked AS {sql_of(check.kind)}")
     count = evidence.scalar("SELECT count(*) FROM asked")
     if not count:
         return _report(check, CheckStatus.CLEAN)

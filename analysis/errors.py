@@ -5,6 +5,7 @@
     ├── TargetError       exit 4   the endpoint could not be used
     ├── HandlerError      exit 4   the handler's environment could not be used
     ├── RecordingError    exit 4   the evidence could not be written
+    ├── ScratchError      exit 4   there was no room to judge it
     └── EvidenceError     exit 2   a run directory cannot be read as evidence
 
 A message names what is wrong and what to try. Findings are not errors: they are
@@ -38,6 +39,10 @@ class HandlerError(OnceproofError):
 
 class RecordingError(OnceproofError):
     """The evidence could not be written: what is not recorded cannot be judged."""
+
+
+class ScratchError(OnceproofError):
+    """Judging found no room for what it works out. The evidence is untouched."""
 
 
 class EvidenceError(OnceproofError):

@@ -13,7 +13,7 @@ from analysis.store import Evidence
 # One row per order, poison left out; `contestable`: two or more of its messages were accepted
 # by the queue, or received from it.
 _OVERLAPS = """
-CREATE TEMP TABLE order_overlaps AS
+CREATE TABLE order_overlaps AS
 WITH stretches AS (
     SELECT invocation_id, sent_at AS first_at, greatest(sent_at, answered_at) AS last_at
     FROM calls WHERE answered_at IS NOT NULL AND invocation_id IS NOT NULL

@@ -189,7 +189,7 @@ def _view_meanings() -> dict[str, str]:
                 comment = []
             else:
                 comment.append(text)
-        elif match := re.match(r"CREATE TEMP (?:TABLE|VIEW) (\w+)", line):
+        elif match := re.match(r"CREATE (?:TABLE|VIEW) (\w+)", line):
             meanings[match[1]] = _first_sentence(" ".join(comment))
             comment = []
         elif not line:

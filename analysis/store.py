@@ -1,6 +1,6 @@
 """Reads the evidence of one run: the only place that opens evidence files.
 
-A run directory becomes an in-memory DuckDB database with one table or view per table of
+A run directory becomes a DuckDB database (a scratch one) with one table or view per table of
 :mod:`analysis.schema`, whether the run has finished (Parquet) or was killed half way (JSON
 lines). Beside them stand what ``run.json`` says about the store:
 
@@ -26,7 +26,6 @@ lines). Beside them stand what ``run.json`` says about the store:
 from __future__ import annotations
 
 import os
-import tempfile
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -49,12 +48,11 @@ from analysis.schema import (
     TableInfo,
     TableRole,
 )
+from analysis.scratch import lacks_room, scratch_database
 
 RUN_FILE = "run.json"
 EVIDENCE_DIRECTORY = "evidence"
 
-_THREADS = 2
-_MEMORY = "2GB"  # beyond it DuckDB spills to disk; judging 10 million messages needed 0.8 GB
 _TYPES = {int: "BIGINT", str: "VARCHAR", bool: "BOOLEAN"}
 
 _UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException)
@@ -104,6 +102,8 @@ class Evidence:
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         except _UNREADABLE as error:
+            if lacks_room(error):
+                raise
             raise EvidenceError(
                 f"run {self.run.run_id}: a table cannot be read ({_first_line(error)}). "
                 "Restore the evidence directory from where the run was made."
@@ -151,7 +151,7 @@ def open_evidence(run_dir: Path) -> Iterator[Evidence]:
         unreadable lines and missing files are no error: they are noted.
     """
     run = load_run(run_dir)
-    with _database() as connection:
+    with scratch_database(run_dir) as connection:
         notes: list[str] = []
         damaged: set[str] = set()
         for table in TABLES:
@@ -172,7 +172,7 @@ def finish_evidence(run_dir: Path) -> None:
     :raises EvidenceError: a file could not be read or written; its lines are still there.
     """
     directory = run_dir / EVIDENCE_DIRECTORY
-    with _database() as connection:
+    with scratch_database(run_dir) as connection:
         for table in TABLES:
             lines = directory / f"{table.TABLE}.jsonl"
             if not lines.exists():
@@ -199,23 +199,6 @@ def finish_evidence(run_dir: Path) -> None:
                     "Nothing is lost and the run can be judged as it is; "
                     "free some space or make the directory writable, then try again."
                 ) from error
-
-
-@contextmanager
-def _database() -> Iterator[duckdb.DuckDBPyConnection]:
-    with (
-        tempfile.TemporaryDirectory(prefix="onceproof-") as spill,
-        duckdb.connect(
-            ":memory:",
-            config={
-                "threads": _THREADS,
-                "memory_limit": _MEMORY,
-                "temp_directory": spill,
-                "autoinstall_known_extensions": False,
-            },
-        ) as connection,
-    ):
-        yield connection
 
 
 # --- tables ---------------------------------------------------------------------------
@@ -269,6 +252,8 @@ def _open_table(
         if lines.exists():
             return _read_lines(connection, lines, table)
     except (*_UNREADABLE, OSError) as error:
+        if lacks_room(error):
+            raise
         path = parquet if parquet.exists() else lines
         raise EvidenceError(
             f"{path}: cannot be read ({_first_line(error)}). Restore it from where the run was "

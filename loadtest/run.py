@@ -15,7 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from analysis.errors import EvidenceError, OnceproofError, RecordingError, UsageError
+from analysis.errors import (
+    EvidenceError,
+    OnceproofError,
+    RecordingError,
+    ScratchError,
+    UsageError,
+)
 from analysis.findings import Verdict
 from analysis.report import write_outputs
 from analysis.schema import PlanInfo, RunInfo, RunStatus
@@ -221,7 +227,7 @@ def run(
         verdict = judge(run_dir)
         write_verdict(run_dir, verdict)
         write_outputs(run_dir, verdict)
-    except (EvidenceError, OSError) as error:
+    except (EvidenceError, ScratchError, OSError) as error:
         # The directory is this run's own: what fails here is the disk, not what was asked.
         raise RecordingError(
             f"the run is over, but its verdict and report could not be written: {error} "

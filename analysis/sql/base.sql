@@ -4,7 +4,7 @@
 -- `order_no`, the details of an order its `variant_no`. All that follows joins numbers.
 
 -- What the messages of an order say, each different thing once (`details` NULL: poison).
-CREATE TEMP TABLE variants AS
+CREATE TABLE variants AS
 WITH texts AS MATERIALIZED (
     SELECT order_key, expected_item, bool_and(kind = 'poison') AS poison
     FROM messages GROUP BY order_key, expected_item
@@ -16,13 +16,13 @@ SELECT (row_number() OVER ())::INTEGER AS variant_no, n.order_no, t.order_key, t
     n.all_poison, t.expected_item, details(t.expected_item) AS details
 FROM texts t JOIN numbered n USING (order_key);
 
-CREATE TEMP TABLE orders AS
+CREATE TABLE orders AS
 SELECT DISTINCT order_no, order_key, all_poison AS poison FROM variants;
 
 -- Every message of the plan. `sent_as` stands for the id that the queue gave it (the last one):
 -- a message that was sent twice is two physical messages. With 64 bits, two ids of one message
 -- look the same in one of 10^19 cases.
-CREATE TEMP TABLE planned AS
+CREATE TABLE planned AS
 SELECT m.message_no, v.order_no, v.variant_no, v.poison, m.accepted_at IS NOT NULL AS accepted,
     hash(m.sqs_message_id) AS sent_as
 FROM messages m
@@ -31,7 +31,7 @@ JOIN variants v
 
 -- Every message an invocation was given. `deleted_at`: this delivery's delete succeeded;
 -- `at_once`: its first receive, under the id that the queue gave it last.
-CREATE TEMP TABLE handled AS
+CREATE TABLE handled AS
 SELECT d.invocation_id, d.delivery_id, d.message_no, p.order_no, p.variant_no, p.poison,
     CASE WHEN a.outcome = 'deleted' THEN a.acked_at END AS deleted_at,
     hash(d.sqs_message_id) AS sent_as, d.receive_count = 1 AND sent_as = p.sent_as AS at_once

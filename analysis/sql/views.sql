@@ -9,18 +9,18 @@
 -- B's start. Equal times are concurrent.
 
 -- The messages of one order that one invocation was given.
-CREATE TEMP MACRO messages_of(invocation, order_number) AS (
+CREATE MACRO messages_of(invocation, order_number) AS (
     SELECT coalesce(list_sort(list(DISTINCT h.message_no)), []) FROM handled h
     WHERE h.invocation_id = invocation AND h.order_no = order_number
 );
 
 -- The orders of an invocation.
-CREATE TEMP VIEW work AS SELECT DISTINCT invocation_id, order_no, poison FROM handled;
+CREATE VIEW work AS SELECT DISTINCT invocation_id, order_no, poison FROM handled;
 
 -- Places ------------------------------------------------------------------------------
 -- Where items are or were, by primary key, with what stood there before and after the run
 -- (NULL: nothing, or not read). `partition_no` and `sort_no`: the order whose key it bears.
-CREATE TEMP TABLE places AS
+CREATE TABLE places AS
 SELECT (row_number() OVER ())::INTEGER AS place_no, e.*, t.role,
     p.order_no AS partition_no, s.order_no AS sort_no, coalesce(p.poison, false) AS poison
 FROM (
@@ -44,7 +44,7 @@ LEFT JOIN orders s ON s.order_key = sort_text(e.resource, e.item_key);
 --
 -- `own_no`: the order that the key is, when the invocation was given that order. It is the
 -- order of the write; for all others see `attribution`.
-CREATE TEMP TABLE touched AS
+CREATE TABLE touched AS
 SELECT call_id, place_no, role, action, decision, reply, invocation_id, sent_at, answered_at,
     insert_only, absent_meets,
     CASE WHEN own THEN partition_no END AS own_no, own AND poison AS own_poison,
@@ -83,7 +83,7 @@ FROM (
 -- attribute; the key is that of an order which an earlier invocation of the same process
 -- was given (work left running in the background: `late`); the invocation had one order
 -- only; the key is that of any order of the plan. Writes with an `own_no` need none of this.
-CREATE TEMP TABLE attribution AS
+CREATE TABLE attribution AS
 WITH odd AS MATERIALIZED (
     SELECT t.call_id, t.place_no, t.invocation_id, t.named, e.partition_no, e.sort_no,
         key_text(e.resource, e.item_key) AS partition_text,
@@ -133,7 +133,7 @@ SELECT k.call_id, k.place_no, c.order_no, c.poison, c.invocation_id, c.rank,
 FROM odd k LEFT JOIN chosen c USING (call_id, place_no);
 
 -- Every write to a table of role orders or guard. `invocation_id` is whose work it was.
-CREATE TEMP VIEW writes AS
+CREATE VIEW writes AS
 SELECT t.* EXCLUDE (invocation_id, own_no, own_poison, named),
     coalesce(a.invocation_id, t.invocation_id) AS invocation_id,
     coalesce(t.own_no, a.order_no) AS order_no,
@@ -148,7 +148,7 @@ WHERE t.role IN ('orders', 'guard');
 
 -- An insert gives an order its result: accepted, nothing complete before it. One that the
 -- same invocation deleted again (compensation) is undone and does not count.
-CREATE TEMP TABLE inserts AS
+CREATE TABLE inserts AS
 SELECT w.call_id, w.place_no, w.invocation_id, w.order_no, w.poison, w.reply, w.over_at,
     w.details_after
 FROM writes w
@@ -162,14 +162,14 @@ WHERE w.role = 'orders' AND w.decision = 'accepted' AND w.action IN ('put', 'upd
     AND coalesce(d.last_delete < w.call_id, true);
 
 -- Per place, the writes that happened or may have.
-CREATE TEMP TABLE written AS
+CREATE TABLE written AS
 SELECT place_no, arg_max(order_no, call_id) AS order_no, bool_and(poison) AS poison,
     min(sent_at) AS first_sent_at
 FROM writes WHERE decision IN ('accepted', 'unknown') GROUP BY place_no;
 
 -- Items at the end ---------------------------------------------------------------------
 -- The order of a stored item is that of the writes to it, else that of its key.
-CREATE TEMP TABLE finals AS
+CREATE TABLE finals AS
 SELECT e.place_no, e.role, coalesce(w.order_no, e.partition_no, e.sort_no) AS order_no,
     coalesce(w.poison, o.poison, false) AS poison, w.place_no IS NOT NULL AS written,
     e.item_before, e.item_after AS item, details(e.item_after) AS details,
@@ -181,7 +181,7 @@ WHERE e.item_after IS NOT NULL AND e.role IN ('orders', 'guard') AND (SELECT end
 
 -- The details stored first are the order's: every message with them is a copy, every other
 -- one a conflict. Details that no message carries make a phantom-write, not an order.
-CREATE TEMP TABLE stored AS
+CREATE TABLE stored AS
 WITH images AS (
     SELECT order_no, details_after AS details, over_at AS stored_at, call_id FROM inserts
     WHERE order_no IS NOT NULL AND NOT poison AND details_after IS NOT NULL
@@ -207,12 +207,12 @@ QUALIFY row_number() OVER (PARTITION BY order_no ORDER BY stored_at, call_id, de
 -- Most messages were received once, and deleted. Only the others (`eventful`) need a search.
 
 -- Messages that one of their invocations may have set aside.
-CREATE TEMP TABLE told AS
+CREATE TABLE told AS
 SELECT DISTINCT h.message_no, h.sent_as FROM handled h
 JOIN calls c USING (invocation_id)
 WHERE c.service = 'sqs' AND c.decision IN ('accepted', 'unknown');
 
-CREATE TEMP TABLE eventful AS
+CREATE TABLE eventful AS
 SELECT message_no FROM planned ANTI JOIN (
     SELECT message_no FROM handled GROUP BY message_no
     HAVING count(*) = 1 AND bool_and(at_once AND deleted_at IS NOT NULL)
@@ -227,7 +227,7 @@ SELECT message_no FROM deliveries SEMI JOIN (
     SELECT sqs_message_id FROM deliveries WHERE queue = 'dlq' AND message_no IS NULL
 ) unmarked USING (sqs_message_id) WHERE message_no IS NOT NULL;
 
-CREATE TEMP TABLE eventful_fates AS
+CREATE TABLE eventful_fates AS
 WITH hindered AS (
     SELECT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
     UNION
@@ -293,7 +293,7 @@ LEFT JOIN (SELECT * FROM deliveries SEMI JOIN eventful USING (message_no)) v
     ON v.delivery_id = p.last_delivery_id
 LEFT JOIN acks a ON a.delivery_id = p.last_delivery_id;
 
-CREATE TEMP VIEW fates AS
+CREATE VIEW fates AS
 SELECT message_no, order_no, variant_no, poison, sent_as, 1 AS receives,
     NULL::BIGINT AS received_at, invocation_id AS last_invocation_id, false AS refused,
     'deleted' AS fate
@@ -302,7 +302,7 @@ UNION ALL
 FROM eventful_fates;
 
 -- One row per order that the queue accepted and of which no item is there at the end.
-CREATE TEMP TABLE outcomes AS
+CREATE TABLE outcomes AS
 SELECT f.order_no, bool_and(f.fate <> 'open') AS settled,
     bool_or(f.fate IN ('dead_lettered', 'set_aside')) AS dead_lettered,
     list_sort(list(DISTINCT f.message_no)) AS message_nos,
@@ -320,7 +320,7 @@ WHERE NOT f.poison GROUP BY f.order_no;
 -- image is arrived at once more than it is left (counting the start as an arrival). If it
 -- is not, something that was not recorded changed the item. A write whose images are not
 -- known, or of which it is not known whether it happened, may explain any final image.
-CREATE TEMP TABLE vanished AS
+CREATE TABLE vanished AS
 SELECT w.place_no, any_value(w.order_no) AS order_no,
     max(w.call_id) FILTER (w.decision = 'accepted') AS call_id,
     arg_max(w.invocation_id, w.call_id) FILTER (w.decision = 'accepted') AS invocation_id
@@ -343,7 +343,7 @@ HAVING count(*) FILTER (w.decision = 'accepted') > 0
 -- some insert made it, if not none did, and it can have replaced nothing. Any other one is
 -- settled when its image is known and was never seen, neither before an accepted write nor
 -- at the end: then it did not happen.
-CREATE TEMP TABLE unresolved AS
+CREATE TABLE unresolved AS
 WITH deletes AS (
     SELECT DISTINCT place_no FROM writes
     WHERE action = 'delete' AND decision IN ('accepted', 'unknown')

@@ -55,10 +55,28 @@ EVIDENCE_DIRECTORY = "evidence"
 
 _TYPES = {int: "BIGINT", str: "VARCHAR", bool: "BOOLEAN"}
 
-_UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException)
+_UNREADABLE = (
+    duckdb.IOException,
+    duckdb.InvalidInputException,
+    duckdb.SerializationException,
+    duckdb.ConversionException,
+)
 
 PARQUET = "FORMAT parquet, COMPRESSION zstd"
 """How tables are written, for COPY."""
+
+_CLOSED = (RunStatus.FINISHED, RunStatus.INTERRUPTED, RunStatus.NOT_DRAINED)
+"""Ends at which every row had been written."""
+
+_REFERENCES = (
+    ("deliveries", "message_no", "messages"),
+    ("calls", "invocation_id", "invocations"),
+    ("results", "invocation_id", "invocations"),
+    ("results", "message_no", "messages"),
+    ("call_items", "call_id", "calls"),
+    ("acks", "delivery_id", "deliveries"),
+)
+"""Table, column, and the table in which its value must be the key of an earlier row."""
 
 Params = Mapping[str, object] | Sequence[object]
 
@@ -157,8 +175,16 @@ def open_evidence(run_dir: Path) -> Iterator[Evidence]:
         for table in TABLES:
             defects = _open_table(connection, run_dir / EVIDENCE_DIRECTORY, table)
             notes += defects.notes
-            if defects.damage:
+            # A line that was cut short says that more is missing, unless all was cut short.
+            if defects.damage or (defects.torn and run.status in _CLOSED):
                 damaged.add(table.TABLE)
+        for child, column, table_name in _REFERENCES:
+            # A Parquet file is whole or cannot be read; one of lines may end anywhere.
+            lines = run_dir / EVIDENCE_DIRECTORY / f"{table_name}.jsonl"
+            missing = _missing(connection, child, column, table_name) if lines.exists() else 0
+            if missing:
+                notes.append(f"{table_name}: {missing} rows that {child} refers to are missing.")
+                damaged.add(table_name)
         _describe_store(connection, run)
         yield Evidence(run, tuple(notes), frozenset(damaged), connection)
 
@@ -217,6 +243,7 @@ class _Column:
 class _Defects:
     notes: tuple[str, ...] = ()
     damage: bool = False
+    torn: bool = False  # the last line was not written to its end
 
 
 def _columns(table: type[Row]) -> list[_Column]:
@@ -259,8 +286,7 @@ def _open_table(
             f"{path}: cannot be read ({_first_line(error)}). Restore it from where the run was "
             "made; without the file the rest can be judged, as incomplete evidence."
         ) from error
-    definition = ", ".join(f'"{column.name}" {column.type}' for column in _columns(table))
-    connection.execute(f"CREATE TABLE {table.TABLE} ({definition})")
+    _make_empty(connection, table)
     return _Defects((f"The table {table.TABLE} is missing.",), damage=True)
 
 
@@ -276,9 +302,59 @@ def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, table: type
             columns.append(f'{value}::{column.type} AS "{column.name}"')
             if not column.optional and column.default is None:
                 absent.append(column.name)
-    connection.execute(f"CREATE VIEW {table.TABLE} AS SELECT {', '.join(columns)} FROM {source}")
-    notes = tuple(f"The table {table.TABLE} has no column {name}." for name in absent)
-    return _Defects(notes, damage=bool(notes))
+    if absent:
+        _make_empty(connection, table)
+        notes = [f"The table {table.TABLE} has no column {name}." for name in absent]
+        return _Defects(tuple(notes), damage=True)
+    view = f"CREATE OR REPLACE VIEW {table.TABLE} AS SELECT {', '.join(columns)} FROM {source}"
+    connection.execute(view)
+    sound, notes = _sound(table), []
+    unsound = _count(connection, f"SELECT count(*) FROM {table.TABLE} WHERE NOT ({sound})")
+    if unsound:
+        connection.execute(f"{view} WHERE {sound}")
+        notes.append(f"{path.name}: {unsound} rows could not be read and were left out.")
+    doubled = _doubled(connection, table)
+    if doubled:
+        notes.append(f"{path.name}: {doubled} rows have the key of another row.")
+    return _Defects(tuple(notes), damage=bool(notes))
+
+
+def _doubled(connection: duckdb.DuckDBPyConnection, table: type[Row]) -> int:
+    """Rows with the key of another row. Our files are sorted by key, so neighbours tell."""
+    key = _key(table)
+    previous = ", ".join(f'lag("{name}") OVER () AS "p_{name}"' for name in table.KEY)
+    names = ", ".join(f'"p_{name}"' for name in table.KEY)
+    out_of_order = _count(
+        connection,
+        f"SELECT count(*) FROM (SELECT {key}, {previous} FROM {table.TABLE}) "
+        f'WHERE "p_{table.KEY[0]}" IS NOT NULL AND ({key}) <= ({names})',
+    )
+    if not out_of_order:
+        return 0
+    return _count(connection, f"SELECT count(*) - count(DISTINCT ({key})) FROM {table.TABLE}")
+
+
+def _sound(table: type[Row]) -> str:
+    """The condition that a row has a value where one must be, and only words of the schema."""
+    columns = _columns(table)
+    conditions = [f'"{column.name}" IS NOT NULL' for column in columns if not column.optional]
+    conditions += [
+        f'coalesce("{column.name}" IN ({", ".join(map(_text, column.words))}), true)'
+        for column in columns
+        if column.words
+    ]
+    return " AND ".join(conditions)
+
+
+def _make_empty(connection: duckdb.DuckDBPyConnection, table: type[Row]) -> None:
+    definition = ", ".join(f'"{column.name}" {column.type}' for column in _columns(table))
+    connection.execute(f"CREATE TABLE {table.TABLE} ({definition})")
+
+
+def _count(connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _read_lines(connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]) -> _Defects:
@@ -295,19 +371,13 @@ def _read_lines(connection: duckdb.DuckDBPyConnection, path: Path, table: type[R
         else f'"{column.name}"'
         for column in columns
     )
-    sound = [f'"{column.name}" IS NOT NULL' for column in columns if not column.optional]
-    sound += [
-        f'coalesce("{column.name}" IN ({", ".join(map(_text, column.words))}), true)'
-        for column in columns
-        if column.words
-    ]
     source = f"""
         SELECT {values}, row_number() OVER () AS line_no
         FROM read_json({_text(str(path))}, format = 'newline_delimited', ignore_errors = true,
             columns = {{{read}}})
     """
     connection.execute(
-        f"CREATE TABLE read_lines AS SELECT *, {' AND '.join(sound)} AS sound FROM ({source})"
+        f"CREATE TABLE read_lines AS SELECT *, {_sound(table)} AS sound FROM ({source})"
     )
     connection.execute(f"""
         CREATE TABLE {table.TABLE} AS SELECT * EXCLUDE (line_no, sound) FROM read_lines
@@ -327,7 +397,16 @@ def _read_lines(connection: duckdb.DuckDBPyConnection, path: Path, table: type[R
         notes.append(f"{path.name}: {unreadable - torn} lines could not be read and were left out.")
     if torn:
         notes.append(f"{path.name}: the last line was not written to its end and was left out.")
-    return _Defects(tuple(notes), damage=unreadable > torn)
+    return _Defects(tuple(notes), damage=unreadable > torn, torn=torn)
+
+
+def _missing(connection: duckdb.DuckDBPyConnection, child: str, column: str, table: str) -> int:
+    """Rows that another table refers to and that are not there. Written before, they must be."""
+    return _count(
+        connection,
+        f"SELECT count(DISTINCT {column}) FROM {child} ANTI JOIN {table} USING ({column}) "
+        f"WHERE {column} IS NOT NULL",
+    )
 
 
 def _key(table: type[Row]) -> str:

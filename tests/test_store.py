@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import msgspec
 import pytest
 
@@ -131,8 +132,57 @@ def test_a_torn_last_line_is_left_out_and_noted(tmp_path: Path) -> None:
             "acks.jsonl: the last line was not written to its end and was left out.",
         )
         assert not evidence.complete
-        assert not evidence.damaged
+        # The run came to its end, so there was more after that line.
+        assert evidence.damaged == {"acks"}
         assert evidence.rows("FROM acks ORDER BY delivery_id") == before["acks"]
+
+
+def test_a_torn_last_line_of_a_killed_run_is_no_damage(tmp_path: Path) -> None:
+    write_history(tmp_path, HISTORY, replace(RUN, status=RunStatus.RUNNING))
+    append(lines(tmp_path, "acks"), b'{"delivery_id": 9, "acked_at": 1')
+    with open_evidence(tmp_path) as evidence:
+        assert not evidence.complete
+        assert not evidence.damaged
+
+
+@pytest.mark.parametrize(
+    ("table", "child"),
+    [
+        ("messages", "deliveries"),
+        ("deliveries", "acks"),
+        ("invocations", "calls"),
+        ("calls", "call_items"),
+    ],
+)
+def test_rows_that_others_refer_to_are_missed(tmp_path: Path, table: str, child: str) -> None:
+    write_history(tmp_path, HISTORY)
+    lines(tmp_path, table).write_bytes(b"")
+    with open_evidence(tmp_path) as evidence:
+        assert any(f"that {child} refers to are missing" in note for note in evidence.notes)
+        assert table in evidence.damaged
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("FROM {} UNION ALL (FROM {} LIMIT 1)", "1 rows have the key of another row"),
+        (
+            "SELECT * REPLACE ('maybe' AS decision) FROM {}",
+            "rows could not be read and were left out",
+        ),
+        ("SELECT * REPLACE (NULL AS sent_at) FROM {}", "rows could not be read and were left out"),
+    ],
+)
+def test_a_parquet_file_that_is_not_ours(tmp_path: Path, query: str, words: str) -> None:
+    write_history(tmp_path, HISTORY)
+    finish_evidence(tmp_path)
+    path = tmp_path / "evidence" / "calls.parquet"
+    changed = path.with_suffix(".changed")
+    duckdb.sql(f"COPY ({query.replace('{}', repr(str(path)))}) TO '{changed}' (FORMAT parquet)")
+    changed.replace(path)
+    with open_evidence(tmp_path) as evidence:
+        assert any(words in note for note in evidence.notes)
+        assert evidence.damaged == {"calls"}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from tests.simulator import (
     Steps,
     World,
     correct,
+    free_or_expired,
     fresh,
     hash_text,
 )
@@ -110,6 +111,11 @@ def _accepted_twice(context: Context, physical: Physical) -> Steps:
     return "processed"
 
 
+def _accepts_itself_twice(context: Context, physical: Physical) -> Steps:
+    yield from _put(context, physical, ABSENT)
+    return (yield from _accepted_twice(context, physical))
+
+
 def _own_sort_key(context: Context, physical: Physical) -> Steps:
     item = fresh(context, physical) | {"sk": {"S": f"at-{context.invocation_id}"}}
     yield from context.put("sorted", item, ABSENT)
@@ -118,6 +124,13 @@ def _own_sort_key(context: Context, physical: Physical) -> Steps:
 
 def _own_key(context: Context, physical: Physical) -> Steps:
     item = fresh(context, physical) | {"id": {"S": f"message-{physical.sqs_id}"}}
+    yield from context.put("orders", item, ABSENT)
+    return "processed"
+
+
+def _own_key_no_quantity(context: Context, physical: Physical) -> Steps:
+    item = fresh(context, physical) | {"id": {"S": f"message-{physical.sqs_id}"}}
+    del item["quantity"]
     yield from context.put("orders", item, ABSENT)
     return "processed"
 
@@ -301,6 +314,12 @@ def _leaves_a_claim_and_raises(context: Context, physical: Physical) -> Steps:
     raise Refused
 
 
+def _is_killed_with_its_claim(context: Context, physical: Physical) -> Steps:
+    context.fault = "crash-after-call"
+    claim = fresh(context, physical, status="CLAIMED")
+    yield from context.put("claims", claim, free_or_expired(context.world))
+
+
 def _leaves_the_guard(context: Context, physical: Physical) -> Steps:
     guard = {
         "id": {"S": f"digest-{hash_text(physical.order.key)}"},
@@ -315,6 +334,19 @@ def _leaves_the_guard(context: Context, physical: Physical) -> Steps:
 def _writes_the_reference(context: Context, physical: Physical) -> Steps:
     key = json.loads(physical.order.reference[1])
     yield from context.update("reference", key, {"note": {"S": physical.sqs_id}})
+    return (yield from correct(context, physical))
+
+
+def _writes_the_reference_and_back(context: Context, physical: Physical) -> Steps:
+    key = json.loads(physical.order.reference[1])
+    for note in ("changed", "keep unchanged"):
+        yield from context.update("reference", key, {"note": {"S": note}})
+    return (yield from correct(context, physical))
+
+
+def _writes_the_reference_as_it_is(context: Context, physical: Physical) -> Steps:
+    key = json.loads(physical.order.reference[1])
+    yield from context.update("reference", key, {"note": {"S": "keep unchanged"}})
     return (yield from correct(context, physical))
 
 
@@ -428,10 +460,25 @@ PLANTS: tuple[Plant, ...] = (
         steps=0,
         needs_known=True,
     ),
+    _plant(
+        "accepts itself twice",
+        K.DOUBLE_ACCEPT,
+        script=_accepts_itself_twice,
+        message=_ORDER,
+        gate="alone",
+    ),
     _plant("own sort key", K.DOUBLE_ACCEPT, script=_own_sort_key, sort_key=True, needs_known=True),
     # Beside the item under the right key there is one under another: two inserts.
     _plant("own key as well", K.WRONG_KEY, K.DOUBLE_ACCEPT, script=_own_key, needs_known=True),
     _plant("own key", K.WRONG_KEY, script=_own_key, message=_ORDER, gate="alone"),
+    # Details under a key that is not the order's are not judged besides.
+    _plant(
+        "own key, no quantity",
+        K.WRONG_KEY,
+        script=_own_key_no_quantity,
+        message=_ORDER,
+        gate="alone",
+    ),
     _plant("other quantity", K.PHANTOM_WRITE, script=_other_quantity, gate="first"),
     _plant("no quantity", K.PHANTOM_WRITE, script=_no_quantity, gate="first"),
     _plant("nothing done", K.LOST_ORDER, script=_says_nothing, every=True),
@@ -511,6 +558,9 @@ PLANTS: tuple[Plant, ...] = (
         gate="alone",
     ),
     _plant("copy is refused", K.DUPLICATE_FAILED, script=_rejected_and_raises),
+    _plant(
+        "copy is refused unseen", K.DUPLICATE_FAILED, script=_raises, gate="last", needs_known=True
+    ),
     _plant("copy is set aside", K.DUPLICATE_FAILED, script=_rejected_and_set_aside),
     _plant(
         "duplicate of nothing",
@@ -571,7 +621,23 @@ PLANTS: tuple[Plant, ...] = (
         gate="any",
         tamper=_reference_was_written,
     ),
+    _plant(
+        "reference written and back",
+        K.UNRELATED_WRITE,
+        script=_writes_the_reference_and_back,
+        gate="any",
+        tamper=_reference_was_written,
+    ),
     _plant("reference gone", K.UNRELATED_WRITE, message=None, tamper=_reference_disappears),
     _plant("old item changed", K.UNRELATED_WRITE, message=None, tamper=_old_item_changes),
     _plant("old item gone", K.UNRELATED_WRITE, message=None, tamper=_old_item_disappears),
+    # What looks wrong and is not: nothing must be found.
+    _plant(
+        "killed with its claim",
+        script=_is_killed_with_its_claim,
+        message=_ORDER,
+        gate="alone",
+        ways=("claim",),
+    ),
+    _plant("reference written as it is", script=_writes_the_reference_as_it_is, gate="any"),
 )

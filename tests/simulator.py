@@ -483,6 +483,7 @@ class World:
         if solo:
             # What a planted handler answers is not mixed with what others do in its batch.
             batch = solo[:1]
+            self.now += 1  # what it waited for lies behind it
         environment = self.idle.pop(rng.randrange(len(self.idle)))
         for physical in batch:
             physical.visible = False
@@ -774,7 +775,7 @@ def _insert(context: Context, physical: Physical) -> Steps:
     return "processed"
 
 
-def _free_or_expired(world: World) -> Condition:
+def free_or_expired(world: World) -> Condition:
     """A lease that outlives every invocation: it has expired when its owner is over."""
 
     def free(item: Item | None) -> bool:
@@ -798,7 +799,7 @@ def _mine(context: Context) -> Condition:
 def _claim(context: Context, physical: Physical) -> Steps:
     order, me = physical.order, {"S": str(context.invocation_id)}
     claim = fresh(context, physical, status="CLAIMED")
-    decision, old = yield from context.put("claims", claim, _free_or_expired(context.world))
+    decision, old = yield from context.put("claims", claim, free_or_expired(context.world))
     if decision is Decision.REJECTED and old is not None:
         if old["status"] == {"S": "COMPLETED"}:
             return (yield from _compare(context, physical, old))
@@ -827,7 +828,7 @@ def _guard(context: Context, physical: Physical) -> Steps:
         "details": details,
         "by": {"S": physical.sqs_id},
     }
-    decision, old = yield from context.put("guard", record, _free_or_expired(context.world))
+    decision, old = yield from context.put("guard", record, free_or_expired(context.world))
     if decision is Decision.REJECTED and old is not None:
         if old["status"] == {"S": "COMPLETED"}:
             if old["details"] != details:
@@ -881,7 +882,7 @@ class Plant:
     steps: int | None = None
     stays: bool = False  # the queue forgets to dead-letter it
     report: bool | None = None  # needs the run's batchItemFailures on or off
-    tamper: Callable[[World, Order], str | None] | None = None
+    tamper: Callable[[World, Order], str | None] | None = None  # names an item, if not the order
     needs_known: bool = False  # what others wrote must be on record for it to show
 
     def style(self, rng: Random) -> Style:
@@ -903,9 +904,9 @@ class EvidenceSet:
     """One run of many worlds. ``rows`` are in the order of the files, old versions first."""
 
     run: RunInfo
-    rows: list[Row]
-    expected: frozenset[Found]  # of a run that was not cut off
-    planted: dict[str, int]  # how often each plant was used
+    rows: list[Row] = field(repr=False)
+    expected: frozenset[Found] = field(repr=False)  # of a run that was not cut off
+    planted: dict[str, int] = field(repr=False)  # how often each plant was used
 
 
 def evidence_set(
@@ -1004,10 +1005,15 @@ def _world(
 
 
 def unknown_writes(world: World, order: Order) -> bool:
+    """Of a write to the order's item it is not on record what it did, or when it was over."""
     item_key = item_text(order.item_key)
+    last = [versions[-1] for versions in world.rows.values()]
+    unanswered = {r.call_id for r in last if isinstance(r, Call) and r.answered_at is None}
     return any(
-        isinstance(row, CallItem) and row.item_key == item_key and row.decision is Decision.UNKNOWN
-        for row in (versions[-1] for versions in world.rows.values())
+        isinstance(row, CallItem)
+        and row.item_key == item_key
+        and (row.decision is Decision.UNKNOWN or row.call_id in unanswered)
+        for row in last
     )
 
 

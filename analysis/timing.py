@@ -49,13 +49,12 @@ _DURATIONS = {
     "end to end": """
         WITH deleted AS (
             SELECT message_no, min(deleted_at) AS deleted_at,
-                arg_min(invocation_id, deleted_at) AS invocation_id
+                arg_min_null(result, deleted_at) AS result
             FROM handled WHERE deleted_at IS NOT NULL GROUP BY message_no
         )
-        SELECT r.result AS split,
+        SELECT e.result AS split,
             e.deleted_at - CASE WHEN $open_loop THEN s.intended_at ELSE s.sent_at END AS ns
         FROM messages s JOIN deleted e USING (message_no)
-        LEFT JOIN results r ON r.invocation_id = e.invocation_id AND r.message_no = e.message_no
         WHERE s.sent_at IS NOT NULL AND s.accepted_at IS NOT NULL""",
     "send lag": """
         SELECT 'all' AS split, sent_at - intended_at AS ns FROM messages

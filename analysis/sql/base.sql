@@ -19,23 +19,24 @@ FROM texts t JOIN numbered n USING (order_key);
 CREATE TABLE orders AS
 SELECT DISTINCT order_no, order_key, all_poison AS poison FROM variants;
 
--- Every message of the plan. `sent_as` stands for the id that the queue gave it (the last one):
--- a message that was sent twice is two physical messages. With 64 bits, two ids of one message
--- look the same in one of 10^19 cases.
+-- Every message of the plan. `resent`: it may be several physical messages.
 CREATE TABLE planned AS
 SELECT m.message_no, v.order_no, v.variant_no, v.poison, m.accepted_at IS NOT NULL AS accepted,
-    hash(m.sqs_message_id) AS sent_as
+    m.attempts > 1 AS resent
 FROM messages m
 JOIN variants v
     ON v.order_key = m.order_key AND v.expected_item IS NOT DISTINCT FROM m.expected_item;
 
--- Every message an invocation was given. `deleted_at`: this delivery's delete succeeded;
--- `at_once`: its first receive, under the id that the queue gave it last.
+-- Every message an invocation was given, with what the invocation reported for it and when it
+-- ended. `deleted_at`: this delivery's delete succeeded; `at_once`: the first receive of the
+-- only physical message.
 CREATE TABLE handled AS
 SELECT d.invocation_id, d.delivery_id, d.message_no, p.order_no, p.variant_no, p.poison,
-    CASE WHEN a.outcome = 'deleted' THEN a.acked_at END AS deleted_at,
-    hash(d.sqs_message_id) AS sent_as, d.receive_count = 1 AND sent_as = p.sent_as AS at_once
+    r.result, i.ended_at, CASE WHEN a.outcome = 'deleted' THEN a.acked_at END AS deleted_at,
+    d.receive_count = 1 AND NOT p.resent AS at_once
 FROM deliveries d
 JOIN planned p USING (message_no)
 LEFT JOIN acks a USING (delivery_id)
+LEFT JOIN invocations i USING (invocation_id)
+LEFT JOIN results r ON r.invocation_id = d.invocation_id AND r.message_no = d.message_no
 WHERE d.queue = 'queue' AND d.invocation_id IS NOT NULL;

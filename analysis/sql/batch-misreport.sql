@@ -21,7 +21,9 @@ WITH tried AS (
     FROM handled h
     JOIN tried t USING (invocation_id, order_no)
     JOIN invocations i USING (invocation_id)
-    JOIN fates f ON f.message_no = h.message_no AND f.sent_as = h.sent_as
+    JOIN deliveries d USING (delivery_id)
+    JOIN fates f ON f.message_no = h.message_no
+        AND coalesce(f.sqs_message_id = d.sqs_message_id, true)
     WHERE i.outcome = 'returned' AND h.deleted_at IS NOT NULL AND f.fate = 'deleted'
         AND NOT h.poison
 ), answered AS (
@@ -36,12 +38,11 @@ WITH tried AS (
     WHERE reply = 'accepted' AND order_no IS NOT NULL GROUP BY ALL
 ), denied AS MATERIALIZED (
     SELECT h.*, n.call_id
-    FROM results r
-    JOIN handled h ON h.invocation_id = r.invocation_id AND h.message_no = r.message_no
+    FROM handled h
     JOIN inserted n ON n.invocation_id = h.invocation_id AND n.order_no = h.order_no
     JOIN variants v ON v.variant_no = h.variant_no AND coalesce(n.details = v.details, true)
     JOIN invocations i ON i.invocation_id = h.invocation_id
-    WHERE r.result = 'failed' AND NOT h.poison AND (SELECT report_batch_item_failures FROM facts)
+    WHERE h.result = 'failed' AND NOT h.poison AND (SELECT report_batch_item_failures FROM facts)
         AND (i.outcome = 'returned' OR (i.outcome = 'raised' AND (
             SELECT count(*) FROM handled z WHERE z.invocation_id = h.invocation_id) > 1))
 ), failing AS (
@@ -52,8 +53,9 @@ WITH tried AS (
     LEFT JOIN writes w ON w.call_id = c.call_id AND w.role = 'orders'
     WHERE c.decision <> 'accepted' OR c.fault IS NOT NULL
 ), named AS (
-    SELECT invocation_id, hash(unnest(CASE WHEN json_valid(response) THEN
-        json_extract_string(response, '$.batchItemFailures[*].itemIdentifier') END)) AS sent_as
+    SELECT invocation_id, unnest(CASE WHEN json_valid(response) THEN
+        json_extract_string(response, '$.batchItemFailures[*].itemIdentifier') END)
+        AS sqs_message_id
     FROM invocations
     WHERE outcome = 'returned' AND contains(response, 'batchItemFailures')
         AND NOT (SELECT report_batch_item_failures FROM facts)
@@ -72,7 +74,9 @@ WITH tried AS (
     UNION ALL
     SELECT h.order_no, h.message_no, h.invocation_id, NULL,
         'was deleted, although the handler named it in batchItemFailures'
-    FROM handled h JOIN named USING (invocation_id, sent_as)
+    FROM handled h SEMI JOIN (
+        SELECT delivery_id FROM deliveries SEMI JOIN named USING (invocation_id, sqs_message_id)
+    ) d USING (delivery_id)
     WHERE h.deleted_at IS NOT NULL
 )
 SELECT o.order_key, [message_no] AS message_nos, [invocation_id] AS invocation_ids,

@@ -15,24 +15,31 @@ WITH found AS MATERIALIZED (
     FROM writes SEMI JOIN found USING (place_no)
     WHERE decision IN ('accepted', 'unknown') AND invocation_id IS NOT NULL
     GROUP BY ALL
-), previous AS (
-    SELECT call_id, place_no, lag(struct_pack(call_id, invocation_id, after)) OVER (
-        PARTITION BY place_no ORDER BY over_at, call_id
-    ) AS previous
+), accepted AS MATERIALIZED (
+    SELECT call_id, place_no, invocation_id, over_at
     FROM writes SEMI JOIN found USING (place_no)
     WHERE decision = 'accepted'
+), shown AS (
+    SELECT a.call_id, a.place_no, i.before, i.after,
+        lag(struct_pack(call_id := a.call_id, invocation_id := a.invocation_id, after := i.after))
+            OVER (PARTITION BY a.place_no ORDER BY a.over_at, a.call_id) AS previous
+    FROM accepted a JOIN images i USING (call_id, place_no)
+), given AS (
+    SELECT invocation_id, order_no, list_sort(list(DISTINCT message_no)) AS message_nos
+    FROM handled SEMI JOIN found USING (invocation_id, order_no) GROUP BY ALL
 )
-SELECT s.order_key, messages_of(f.invocation_id, f.order_no) AS message_nos,
-    CASE WHEN p.previous.after = f.before THEN [p.previous.invocation_id, f.invocation_id]
+SELECT s.order_key, coalesce(g.message_nos, []) AS message_nos,
+    CASE WHEN p.previous.after = p.before THEN [p.previous.invocation_id, f.invocation_id]
         ELSE [f.invocation_id] END AS invocation_ids,
-    CASE WHEN p.previous.after = f.before THEN [p.previous.call_id, f.call_id]
+    CASE WHEN p.previous.after = p.before THEN [p.previous.call_id, f.call_id]
         ELSE [f.call_id] END AS call_ids,
-    CASE WHEN f.before = f.after THEN ['identical'] ELSE [] END AS flags,
-    f.call_id, e.resource, e.item_key, f.before, f.after
+    CASE WHEN p.before = p.after THEN ['identical'] ELSE [] END AS flags,
+    f.call_id, e.resource, e.item_key, p.before, p.after
 FROM found f
 JOIN places e USING (place_no)
-JOIN previous p ON p.call_id = f.call_id AND p.place_no = f.place_no
+JOIN shown p ON p.call_id = f.call_id AND p.place_no = f.place_no
 LEFT JOIN own o ON o.invocation_id = f.invocation_id AND o.place_no = f.place_no
 LEFT JOIN orders s ON s.order_no = f.order_no
+LEFT JOIN given g ON g.invocation_id = f.invocation_id AND g.order_no = f.order_no
 WHERE NOT (coalesce(o.first_call_id < f.call_id, false)
-    AND (f.details_after IS NULL OR f.details_after = f.details_before))
+    AND (f.details_after IS NULL OR f.details_after = details(p.before)))

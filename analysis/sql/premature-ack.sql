@@ -15,15 +15,12 @@ WITH settled AS MATERIALIZED (
     SELECT * FROM settled WHERE invocation_id IS NOT NULL
     UNION ALL
     SELECT h.invocation_id, s.order_no, s.over_at, s.call_id
-    FROM settled s
-    JOIN (SELECT DISTINCT invocation_id, order_no FROM handled SEMI JOIN (
-        SELECT order_no FROM settled WHERE invocation_id IS NULL
-    ) USING (order_no)) h USING (order_no)
-    JOIN invocations i ON i.invocation_id = h.invocation_id
-    WHERE s.invocation_id IS NULL AND i.ended_at < s.over_at
+    FROM (FROM settled WHERE invocation_id IS NULL) s
+    JOIN handled h USING (order_no)
+    WHERE h.ended_at < s.over_at
 ), found AS (
     SELECT h.invocation_id, h.order_no, h.message_no, h.deleted_at, NULL AS call_id
-    FROM handled h JOIN invocations i USING (invocation_id) WHERE h.deleted_at < i.ended_at
+    FROM handled h WHERE h.deleted_at < h.ended_at
     UNION ALL
     SELECT h.invocation_id, h.order_no, h.message_no, h.deleted_at, s.call_id
     FROM handled h

@@ -12,14 +12,12 @@ WITH causes AS (
     WHERE decision IN ('accepted', 'unknown') AND action <> 'delete'
 ), processed AS MATERIALIZED (
     -- Those whose own invocation wrote the order in time need no further look.
-    SELECT r.message_no, r.invocation_id, p.order_no, i.ended_at
-    FROM results r
-    JOIN planned p USING (message_no)
-    JOIN invocations i USING (invocation_id)
-    WHERE r.result = 'processed' AND NOT p.poison AND NOT EXISTS (
+    SELECT DISTINCT h.message_no, h.invocation_id, h.order_no, h.ended_at
+    FROM handled h
+    WHERE h.result = 'processed' AND NOT h.poison AND NOT EXISTS (
         SELECT 1 FROM causes c
-        WHERE c.invocation_id = r.invocation_id AND c.order_no = p.order_no
-            AND c.sent_at <= i.ended_at
+        WHERE c.invocation_id = h.invocation_id AND c.order_no = h.order_no
+            AND c.sent_at <= h.ended_at
     )
 ), own AS (
     SELECT h.message_no, min(c.sent_at) AS first_sent_at
@@ -28,11 +26,10 @@ WITH causes AS (
         ON h.invocation_id = c.invocation_id AND (h.order_no = c.order_no OR c.role = 'guard')
     GROUP BY h.message_no
 ), inserted AS (
-    SELECT n.invocation_id, n.order_no, r.message_no, min(n.call_id) AS call_id
+    SELECT n.invocation_id, n.order_no, h.message_no, min(n.call_id) AS call_id
     FROM inserts n
-    JOIN results r USING (invocation_id)
-    JOIN planned p ON p.message_no = r.message_no AND p.order_no = n.order_no
-    WHERE r.result = 'duplicate' AND n.reply = 'accepted' AND NOT p.poison
+    JOIN (FROM handled WHERE result = 'duplicate' AND NOT poison) h USING (invocation_id, order_no)
+    WHERE n.reply = 'accepted'
     GROUP BY ALL
 ), found AS (
     SELECT order_no, message_no, invocation_id, NULL AS call_id, 'processed' AS result,
@@ -46,7 +43,6 @@ WITH causes AS (
         SELECT invocation_id, order_no FROM handled SEMI JOIN inserted USING (invocation_id)
         GROUP BY ALL HAVING count(*) = 1
     ) single USING (invocation_id, order_no)
-    SEMI JOIN invocations USING (invocation_id)
 )
 SELECT o.order_key, [f.message_no] AS message_nos, [f.invocation_id] AS invocation_ids,
     CASE WHEN f.call_id IS NULL THEN [] ELSE [f.call_id] END AS call_ids,

@@ -36,7 +36,7 @@ WITH claims AS MATERIALIZED (
     FROM (FROM handled SEMI JOIN owners USING (order_no) ANTI JOIN faulted USING (invocation_id)) h
     JOIN invocations i USING (invocation_id)
     GROUP BY h.order_no
-), left_claims AS (
+), left_claims AS MATERIALIZED (
     SELECT c.place_no, c.invocation_id,
         CASE WHEN count(*) = 1 THEN any_value(o.order_no) END AS order_no
     FROM claims c
@@ -51,6 +51,9 @@ WITH claims AS MATERIALIZED (
     GROUP BY c.place_no, c.invocation_id
     HAVING bool_and(coalesce(s.settled, false)
         AND (x.invocation_id IS NULL OR coalesce(h.last_at > i.ended_at, false)))
+), given AS (
+    SELECT invocation_id, order_no, list_sort(list(DISTINCT message_no)) AS message_nos
+    FROM handled SEMI JOIN left_claims USING (invocation_id, order_no) GROUP BY ALL
 ), stuck AS (
     SELECT f.order_no, [f.message_no] AS message_nos, f.last_invocation_id AS invocation_id,
         'message ' || f.message_no || ' was received ' || f.receives
@@ -60,9 +63,11 @@ WITH claims AS MATERIALIZED (
         AND f.receives >= facts.max_receive_count
         AND f.received_at + 2 * facts.visibility_timeout_ns < facts.ended_at
     UNION ALL
-    SELECT c.order_no, messages_of(c.invocation_id, c.order_no), c.invocation_id,
+    SELECT c.order_no, coalesce(g.message_nos, []), c.invocation_id,
         'the claim ' || e.item_key || ' in ' || e.resource || ' was left in progress'
-    FROM left_claims c JOIN places e USING (place_no)
+    FROM left_claims c
+    JOIN places e USING (place_no)
+    LEFT JOIN given g ON g.invocation_id = c.invocation_id AND g.order_no = c.order_no
 )
 SELECT o.order_key, s.message_nos,
     CASE WHEN s.invocation_id IS NULL THEN [] ELSE [s.invocation_id] END AS invocation_ids,

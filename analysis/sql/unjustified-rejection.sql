@@ -25,20 +25,25 @@ WITH rejected AS (
         SELECT e.partition_no, c.first_sent_at FROM written c JOIN places e USING (place_no)
     ) GROUP BY order_no
 ), reported AS (
-    SELECT p.order_no, r.invocation_id, NULL::BIGINT AS call_id,
-        'message ' || r.message_no || ' was reported as duplicate' AS what
-    FROM results r
-    JOIN planned p USING (message_no)
-    JOIN invocations i USING (invocation_id)
+    SELECT DISTINCT h.order_no, h.invocation_id, NULL::BIGINT AS call_id,
+        'message ' || h.message_no || ' was reported as duplicate' AS what
+    FROM handled h
     LEFT JOIN order_causes c USING (order_no)
-    WHERE r.result = 'duplicate' AND NOT p.poison
-        AND coalesce(c.first_sent_at > i.ended_at, c.first_sent_at IS NULL)
-        AND p.order_no NOT IN (
+    WHERE h.result = 'duplicate' AND NOT h.poison
+        AND coalesce(c.first_sent_at > h.ended_at, c.first_sent_at IS NULL)
+        AND h.order_no NOT IN (
             SELECT order_no FROM finals WHERE item_before IS NOT NULL AND order_no IS NOT NULL
         )
+), found AS MATERIALIZED (
+    FROM rejected UNION ALL FROM reported
+), given AS (
+    SELECT invocation_id, order_no, list_sort(list(DISTINCT message_no)) AS message_nos
+    FROM handled SEMI JOIN found USING (invocation_id, order_no) GROUP BY ALL
 )
-SELECT o.order_key, messages_of(u.invocation_id, u.order_no) AS message_nos,
+SELECT o.order_key, coalesce(g.message_nos, []) AS message_nos,
     CASE WHEN u.invocation_id IS NULL THEN [] ELSE [u.invocation_id] END AS invocation_ids,
     CASE WHEN u.call_id IS NULL THEN [] ELSE [u.call_id] END AS call_ids,
     [] AS flags, u.what
-FROM (FROM rejected UNION ALL FROM reported) u LEFT JOIN orders o USING (order_no)
+FROM found u
+LEFT JOIN given g ON g.invocation_id = u.invocation_id AND g.order_no = u.order_no
+LEFT JOIN orders o ON o.order_no = u.order_no

@@ -10,7 +10,7 @@ WITH changed AS (
             AND partition_no IS NULL AND sort_no IS NULL))
     UNION ALL
     SELECT place_no, invocation_id, call_id FROM touched
-    WHERE role = 'reference' AND decision = 'accepted' AND before IS DISTINCT FROM after
+    WHERE role = 'reference' AND decision = 'accepted' AND changed
 )
 SELECT NULL::VARCHAR AS order_key,
     list_sort(list_distinct(flatten(list(coalesce((

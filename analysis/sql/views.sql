@@ -8,12 +8,6 @@
 -- Times are compared as closed intervals: A came before B only when A's end is earlier than
 -- B's start. Equal times are concurrent.
 
--- The messages of one order that one invocation was given.
-CREATE MACRO messages_of(invocation, order_number) AS (
-    SELECT coalesce(list_sort(list(DISTINCT h.message_no)), []) FROM handled h
-    WHERE h.invocation_id = invocation AND h.order_no = order_number
-);
-
 -- The orders of an invocation.
 CREATE VIEW work AS SELECT DISTINCT invocation_id, order_no, poison FROM handled;
 
@@ -37,39 +31,39 @@ LEFT JOIN orders p ON p.order_key = key_text(e.resource, e.item_key)
 LEFT JOIN orders s ON s.order_key = sort_text(e.resource, e.item_key);
 
 -- Writes ------------------------------------------------------------------------------
--- Images are kept of writes that happened or may have: of others nobody asks for them.
---
 -- An accepted write under the condition that the item's key does not exist had no item
 -- before it, whether or not the store returned the old one.
 --
 -- `own_no`: the order that the key is, when the invocation was given that order. It is the
--- order of the write; for all others see `attribution`.
-CREATE TABLE touched AS
-SELECT call_id, place_no, role, action, decision, reply, invocation_id, sent_at, answered_at,
-    insert_only, absent_meets,
+-- order of the write; for all others see `attribution`. `arrives` and `leaves`: the image
+-- after or before it is the one found at the end. The images themselves are in `images`.
+CREATE VIEW attempts AS
+SELECT * EXCLUDE (own, partition_no, poison, before, after, item_after),
     CASE WHEN own THEN partition_no END AS own_no, own AND poison AS own_poison,
-    CASE WHEN kept THEN CASE WHEN before IS NULL AND decision = 'accepted' AND insert_only
-        THEN '{}' ELSE before END END AS before,
-    CASE WHEN kept THEN after END AS after,
-    CASE WHEN kept THEN complete(resource, before) END AS complete_before,
-    CASE WHEN kept THEN complete(resource, after) END AS complete_after,
-    CASE WHEN role = 'orders' AND NOT own THEN
-        item_order_key(coalesce(nullif(after, '{}'), before)) END AS named
+    before IS NOT NULL OR (decision = 'accepted' AND insert_only) AS before_known,
+    after IS NOT NULL AS after_known,
+    after IS DISTINCT FROM CASE WHEN before_known THEN coalesce(before, '{}') END AS changed,
+    after = coalesce(item_after, '{}') AS arrives,
+    CASE WHEN before_known THEN coalesce(before, '{}') = coalesce(item_after, '{}') END AS leaves,
+    complete(resource, before) AS complete_before, complete(resource, after) AS complete_after,
+    CASE WHEN decision = 'accepted' THEN details(after) END AS details_after
 FROM (
-    SELECT i.call_id, e.place_no, e.partition_no, e.poison, e.role, e.resource,
-        i.action, i.decision, i.before, i.after, i.absent_meets,
-        i.decision IN ('accepted', 'unknown') AS kept,
-        coalesce(contains(i.plain_condition, 'attribute_not_exists(' || t."key" || ')'), false)
-            AS insert_only,
-        c.decision AS reply, c.invocation_id, c.sent_at, c.answered_at,
+    SELECT i.call_id, i.resource, i.before, i.after, i.absent_meets,
+        i.action::ENUM ('put', 'update', 'delete') AS action,
+        i.decision::ENUM ('accepted', 'unknown', 'rejected', 'failed') AS decision,
+        c.decision::ENUM ('accepted', 'unknown', 'rejected', 'failed') AS reply,
+        e.place_no, e.role::ENUM ('orders', 'guard', 'reference') AS role,
+        e.partition_no, e.poison, e.item_after, c.invocation_id, c.sent_at, c.answered_at,
+        CASE WHEN i.condition = 'attribute_not_exists(' || t."key" || ')' THEN true
+            WHEN contains(replace(i.condition, ' ', ''), 'attribute_not_exists(' || t."key" || ')')
+                THEN NOT regexp_matches(i.condition, '(?i)\b(OR|NOT)\b')
+            ELSE false END AS insert_only,
         e.role = 'orders' AND e.sort_no IS NULL AND coalesce((c.invocation_id, e.partition_no) IN (
             SELECT (invocation_id, order_no) FROM handled
         ), false) AS own
     FROM (
-        SELECT *, condition IS NULL OR regexp_matches(condition, 'attribute_not_exists|<>')
-                AS absent_meets,
-            CASE WHEN NOT regexp_matches(condition, '(?i)\b(OR|NOT)\b')
-                THEN replace(condition, ' ', '') END AS plain_condition
+        SELECT *, condition IS NULL OR contains(condition, 'attribute_not_exists')
+            OR contains(condition, '<>') AS absent_meets
         FROM call_items WHERE action IN ('put', 'update', 'delete')
     ) i
     JOIN places e USING (resource, item_key)
@@ -78,6 +72,26 @@ FROM (
     WHERE e.role IN ('orders', 'guard', 'reference')
 );
 
+-- Writes that happened or may have.
+CREATE TABLE effective AS
+SELECT * EXCLUDE (resource) FROM attempts WHERE decision IN ('accepted', 'unknown');
+
+-- Those that the store refused: nobody asks for their images.
+CREATE TABLE refused AS
+SELECT call_id, place_no, role, action, decision, reply, invocation_id, answered_at,
+    absent_meets, own_no, own_poison
+FROM attempts WHERE decision IN ('rejected', 'failed');
+
+CREATE VIEW touched AS FROM effective UNION ALL BY NAME FROM refused;
+
+CREATE VIEW images AS
+SELECT t.call_id, t.place_no, i.after,
+    CASE WHEN i.before IS NULL AND t.before_known THEN '{}' ELSE i.before END AS before
+FROM touched t
+JOIN places e USING (place_no)
+JOIN call_items i
+    ON i.call_id = t.call_id AND i.resource = e.resource AND i.item_key = e.item_key;
+
 -- Which order a write to an orders table belongs to. In this order: the key is, or holds,
 -- the key of an order its invocation was given; the item names such an order in another
 -- attribute; the key is that of an order which an earlier invocation of the same process
@@ -85,11 +99,14 @@ FROM (
 -- only; the key is that of any order of the plan. Writes with an `own_no` need none of this.
 CREATE TABLE attribution AS
 WITH odd AS MATERIALIZED (
-    SELECT t.call_id, t.place_no, t.invocation_id, t.named, e.partition_no, e.sort_no,
+    SELECT t.call_id, t.place_no, t.invocation_id, e.partition_no, e.sort_no,
         key_text(e.resource, e.item_key) AS partition_text,
         sort_text(e.resource, e.item_key) AS sort_text,
+        item_order_key(coalesce(nullif(i.after, '{}'), i.before)) AS named,
         coalesce(e.partition_no, e.sort_no) AS planned_no
-    FROM touched t JOIN places e USING (place_no)
+    FROM touched t
+    JOIN places e USING (place_no)
+    JOIN images i USING (call_id, place_no)
     WHERE t.role = 'orders' AND t.own_no IS NULL
 ), given AS MATERIALIZED (
     SELECT w.invocation_id, w.order_no, count(*) OVER (PARTITION BY w.invocation_id) = 1 AS alone
@@ -134,14 +151,13 @@ FROM odd k LEFT JOIN chosen c USING (call_id, place_no);
 
 -- Every write to a table of role orders or guard. `invocation_id` is whose work it was.
 CREATE VIEW writes AS
-SELECT t.* EXCLUDE (invocation_id, own_no, own_poison, named),
+SELECT t.* EXCLUDE (invocation_id, own_no, own_poison),
     coalesce(a.invocation_id, t.invocation_id) AS invocation_id,
     coalesce(t.own_no, a.order_no) AS order_no,
     coalesce(a.poison, t.own_poison) AS poison,
     coalesce(a.wrong_key, false) AS wrong_key, coalesce(a.late, false) AS late,
     a.rank IS DISTINCT FROM 6 AS given,
-    coalesce(t.answered_at, 9223372036854775807) AS over_at,
-    details(t.before) AS details_before, details(t.after) AS details_after
+    coalesce(t.answered_at, 9223372036854775807) AS over_at
 FROM touched t
 LEFT JOIN attribution a USING (call_id, place_no)
 WHERE t.role IN ('orders', 'guard');
@@ -157,8 +173,8 @@ LEFT JOIN (
     WHERE action = 'delete' AND decision = 'accepted' GROUP BY ALL
 ) d USING (invocation_id, place_no)
 WHERE w.role = 'orders' AND w.decision = 'accepted' AND w.action IN ('put', 'update')
-    AND w.before IS NOT NULL AND NOT w.complete_before
-    AND (w.after IS NULL OR w.complete_after)
+    AND w.before_known AND NOT w.complete_before
+    AND (NOT w.after_known OR w.complete_after)
     AND coalesce(d.last_delete < w.call_id, true);
 
 -- Per place, the writes that happened or may have.
@@ -169,7 +185,7 @@ FROM writes WHERE decision IN ('accepted', 'unknown') GROUP BY place_no;
 
 -- Items at the end ---------------------------------------------------------------------
 -- The order of a stored item is that of the writes to it, else that of its key.
-CREATE TABLE finals AS
+CREATE VIEW finals AS
 SELECT e.place_no, e.role, coalesce(w.order_no, e.partition_no, e.sort_no) AS order_no,
     coalesce(w.poison, o.poison, false) AS poison, w.place_no IS NOT NULL AS written,
     e.item_before, e.item_after AS item, details(e.item_after) AS details,
@@ -208,7 +224,7 @@ QUALIFY row_number() OVER (PARTITION BY order_no ORDER BY stored_at, call_id, de
 
 -- Messages that one of their invocations may have set aside.
 CREATE TABLE told AS
-SELECT DISTINCT h.message_no, h.sent_as FROM handled h
+SELECT DISTINCT d.message_no, d.sqs_message_id FROM deliveries d
 JOIN calls c USING (invocation_id)
 WHERE c.service = 'sqs' AND c.decision IN ('accepted', 'unknown');
 
@@ -218,7 +234,7 @@ SELECT message_no FROM planned ANTI JOIN (
     HAVING count(*) = 1 AND bool_and(at_once AND deleted_at IS NOT NULL)
 ) quiet USING (message_no)
 UNION
-SELECT message_no FROM told
+SELECT message_no FROM told WHERE message_no IS NOT NULL
 UNION
 SELECT message_no FROM deliveries
 WHERE (queue = 'dlq' OR invocation_id IS NULL) AND message_no IS NOT NULL
@@ -267,7 +283,7 @@ WITH hindered AS (
         SELECT body FROM messages SEMI JOIN renamed USING (message_no)
     )
 )
-SELECT p.message_no, l.order_no, l.variant_no, l.poison, hash(p.sqs_message_id) AS sent_as,
+SELECT p.message_no, p.sqs_message_id, l.order_no, l.variant_no, l.poison,
     p.receives, p.received_at, v.invocation_id AS last_invocation_id,
     v.invocation_id IS NOT NULL
         AND (a.outcome = 'returned' OR (a.outcome = 'deleted' AND d.dead_at IS NULL))
@@ -276,8 +292,7 @@ SELECT p.message_no, l.order_no, l.variant_no, l.poison, hash(p.sqs_message_id) 
         WHEN d.dead_at IS NOT NULL AND d.dead_at >= coalesce(p.received_at, d.dead_at)
             THEN 'dead_lettered'
         WHEN p.deleted_at IS NOT NULL AND coalesce(p.kept_at <= p.deleted_at, true) THEN CASE
-            WHEN (p.message_no, hash(p.sqs_message_id)) NOT IN (
-                SELECT (message_no, sent_as) FROM told) THEN 'deleted'
+            WHEN p.sqs_message_id NOT IN (SELECT sqs_message_id FROM told) THEN 'deleted'
             WHEN p.message_no IN (SELECT message_no FROM same_body) THEN 'set_aside'
             -- It may not have been seen to arrive yet.
             WHEN NOT (SELECT ended FROM facts) THEN 'open'
@@ -293,8 +308,9 @@ LEFT JOIN (SELECT * FROM deliveries SEMI JOIN eventful USING (message_no)) v
     ON v.delivery_id = p.last_delivery_id
 LEFT JOIN acks a ON a.delivery_id = p.last_delivery_id;
 
+-- `sqs_message_id` is NULL where the message is only one.
 CREATE VIEW fates AS
-SELECT message_no, order_no, variant_no, poison, sent_as, 1 AS receives,
+SELECT message_no, NULL AS sqs_message_id, order_no, variant_no, poison, 1 AS receives,
     NULL::BIGINT AS received_at, invocation_id AS last_invocation_id, false AS refused,
     'deleted' AS fate
 FROM handled ANTI JOIN eventful USING (message_no)
@@ -324,16 +340,16 @@ CREATE TABLE vanished AS
 SELECT w.place_no, any_value(w.order_no) AS order_no,
     max(w.call_id) FILTER (w.decision = 'accepted') AS call_id,
     arg_max(w.invocation_id, w.call_id) FILTER (w.decision = 'accepted') AS invocation_id
-FROM (
-    SELECT w.*, coalesce(e.item_before, '{}') AS first, coalesce(e.item_after, '{}') AS final
-    FROM writes w JOIN places e USING (place_no)
-    WHERE w.role = 'orders' AND w.decision IN ('accepted', 'unknown') AND (SELECT ended FROM facts)
-) w
+FROM writes w
+JOIN (
+    SELECT place_no, coalesce(item_before, '{}') = coalesce(item_after, '{}') AS unchanged
+    FROM places
+) e USING (place_no)
+WHERE w.role = 'orders' AND w.decision IN ('accepted', 'unknown') AND (SELECT ended FROM facts)
 GROUP BY w.place_no
 HAVING count(*) FILTER (w.decision = 'accepted') > 0
-    AND count(*) FILTER (w.after IS NULL OR w.after = w.final)
-        + bool_or(w.first = w.final)::INTEGER
-        - count(*) FILTER (w.decision = 'accepted' AND w.before = w.final)
+    AND count(*) FILTER (NOT w.after_known OR w.arrives) + bool_or(e.unchanged)::INTEGER
+        - count(*) FILTER (w.decision = 'accepted' AND w.leaves)
         <= 0;
 
 -- What cannot be known -----------------------------------------------------------------
@@ -347,32 +363,33 @@ CREATE TABLE unresolved AS
 WITH deletes AS (
     SELECT DISTINCT place_no FROM writes
     WHERE action = 'delete' AND decision IN ('accepted', 'unknown')
-), questions AS (
+), questions AS MATERIALIZED (
     SELECT w.* FROM writes w LEFT JOIN deletes d USING (place_no)
     WHERE w.role = 'orders' AND w.decision = 'unknown'
         AND NOT coalesce((SELECT ended FROM facts) AND w.insert_only AND d.place_no IS NULL, false)
+), asked AS MATERIALIZED (
+    SELECT place_no, call_id, decision FROM touched SEMI JOIN questions USING (place_no)
+), images_there AS MATERIALIZED (
+    SELECT a.*, i.before, i.after FROM asked a JOIN images i USING (call_id, place_no)
 ), seen AS (
-    SELECT place_no, before AS image FROM writes WHERE before IS NOT NULL
-    UNION SELECT place_no, after FROM writes WHERE decision = 'accepted' AND after IS NOT NULL
-    UNION SELECT place_no, item_after FROM places WHERE item_after IS NOT NULL
-    UNION SELECT e.place_no, i.before
-        FROM (SELECT * FROM places SEMI JOIN questions USING (place_no)) e
-        JOIN call_items i USING (resource, item_key)
-        WHERE i.action IN ('put', 'update', 'delete') AND i.before IS NOT NULL
+    SELECT place_no, before AS image FROM images_there WHERE before IS NOT NULL
+    UNION SELECT place_no, after FROM images_there WHERE decision = 'accepted' AND after IS NOT NULL
+    UNION SELECT place_no, item_after FROM places SEMI JOIN questions USING (place_no)
+        WHERE item_after IS NOT NULL
 ), blind AS (
-    SELECT DISTINCT place_no FROM writes WHERE decision = 'accepted' AND before IS NULL
+    SELECT DISTINCT place_no FROM writes WHERE decision = 'accepted' AND NOT before_known
 )
 SELECT u.question, u.call_id, coalesce(e.resource, u.resource) AS resource, e.item_key
 FROM (
     SELECT 'unknown-write' AS question, q.call_id, q.place_no, NULL AS resource FROM questions q
     LEFT JOIN blind b USING (place_no)
-    WHERE NOT coalesce((SELECT ended FROM facts) AND q.action <> 'delete' AND q.after IS NOT NULL
-        AND b.place_no IS NULL AND (q.place_no, q.after) NOT IN (
-            SELECT (place_no, image) FROM seen SEMI JOIN questions USING (place_no)
-        ), false)
+    JOIN images_there i ON i.call_id = q.call_id AND i.place_no = q.place_no
+    LEFT JOIN seen s ON s.place_no = q.place_no AND s.image = i.after
+    WHERE NOT coalesce((SELECT ended FROM facts) AND q.action <> 'delete' AND q.after_known
+        AND s.place_no IS NULL AND b.place_no IS NULL, false)
     UNION ALL
     SELECT 'unknown-before', call_id, place_no, NULL FROM writes
-    WHERE role = 'orders' AND decision = 'accepted' AND action <> 'delete' AND before IS NULL
+    WHERE role = 'orders' AND decision = 'accepted' AND action <> 'delete' AND NOT before_known
     UNION ALL
     SELECT 'unrecorded-item', NULL, place_no, NULL FROM finals
     WHERE role = 'orders' AND NOT written AND item_before IS NULL

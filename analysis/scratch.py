@@ -44,7 +44,6 @@ def scratch_database(run_dir: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         config: dict[str, str | bool | int | float | list[str]] = {
             "threads": THREADS,
             "temp_directory": str(directory),
-            "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
         }
         with duckdb.connect(":memory:", config=config) as connection:

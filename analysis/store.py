@@ -62,8 +62,8 @@ _UNREADABLE = (
     duckdb.ConversionException,
 )
 
-PARQUET = "FORMAT parquet, COMPRESSION zstd"
-"""How tables are written, for COPY."""
+_MARK = "onceproof"
+"""Key of the entry that says of a Parquet file: made here, of sound rows with different keys."""
 
 _CLOSED = (RunStatus.FINISHED, RunStatus.INTERRUPTED, RunStatus.NOT_DRAINED)
 """Ends at which every row had been written."""
@@ -161,6 +161,11 @@ def load_run(run_dir: Path) -> RunInfo:
     return run
 
 
+def parquet_options(rows: int) -> str:
+    """How a table of so many sound rows, sorted by key, is written, for COPY."""
+    return f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{_MARK}: {_text(_mark(rows))}}}"
+
+
 @contextmanager
 def open_evidence(run_dir: Path) -> Iterator[Evidence]:
     """The evidence of a run that has finished, is still going or was killed.
@@ -186,6 +191,8 @@ def open_evidence(run_dir: Path) -> Iterator[Evidence]:
                 notes.append(f"{table_name}: {missing} rows that {child} refers to are missing.")
                 damaged.add(table_name)
         _describe_store(connection, run)
+        # From here on a table has no order; the lines of a file had one.
+        connection.execute("SET preserve_insertion_order = false")
         yield Evidence(run, tuple(notes), frozenset(damaged), connection)
 
 
@@ -206,13 +213,13 @@ def finish_evidence(run_dir: Path) -> None:
             target = directory / f"{table.TABLE}.parquet"
             unfinished = directory / f"{table.TABLE}.parquet.tmp"
             try:
-                if _read_lines(connection, lines, table).notes:
+                if _find_last_lines(connection, lines, table).notes:
                     continue
+                rows = _count(connection, "SELECT count(*) FROM last_lines")
                 connection.execute(
-                    f"COPY (FROM {table.TABLE} ORDER BY {_key(table)}) "
-                    f"TO {_text(str(unfinished))} ({PARQUET})"
+                    f"COPY ({_last_lines(lines, table)} ORDER BY {_key(table)}) "
+                    f"TO {_text(str(unfinished))} ({parquet_options(rows)})"
                 )
-                connection.execute(f"DROP TABLE {table.TABLE}")
                 with unfinished.open("rb") as file:
                     os.fsync(file.fileno())  # on disk before the lines go
                 unfinished.replace(target)
@@ -277,7 +284,9 @@ def _open_table(
         if parquet.exists():
             return _read_parquet(connection, parquet, table)
         if lines.exists():
-            return _read_lines(connection, lines, table)
+            defects = _find_last_lines(connection, lines, table)
+            connection.execute(f"CREATE TABLE {table.TABLE} AS {_last_lines(lines, table)}")
+            return defects
     except (*_UNREADABLE, OSError) as error:
         if lacks_room(error):
             raise
@@ -308,6 +317,8 @@ def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, table: type
         return _Defects(tuple(notes), damage=True)
     view = f"CREATE OR REPLACE VIEW {table.TABLE} AS SELECT {', '.join(columns)} FROM {source}"
     connection.execute(view)
+    if _is_ours(connection, path):
+        return _Defects()
     sound, notes = _sound(table), []
     unsound = _count(connection, f"SELECT count(*) FROM {table.TABLE} WHERE NOT ({sound})")
     if unsound:
@@ -317,6 +328,19 @@ def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, table: type
     if doubled:
         notes.append(f"{path.name}: {doubled} rows have the key of another row.")
     return _Defects(tuple(notes), damage=bool(notes))
+
+
+def _mark(rows: int) -> str:
+    return f"schema {SCHEMA_VERSION}, {rows} rows"
+
+
+def _is_ours(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
+    """Whether finish_evidence wrote the file, which saves looking at every value of it again.
+    What other programs write has no such mark."""
+    file = _text(str(path))
+    rows = _count(connection, f"SELECT num_rows FROM parquet_file_metadata({file})")
+    marked = f"SELECT count(*) FROM parquet_kv_metadata({file}) WHERE key = {_text(_MARK)}"
+    return bool(_count(connection, f"{marked} AND value = {_text(_mark(rows))}::BLOB"))
 
 
 def _doubled(connection: duckdb.DuckDBPyConnection, table: type[Row]) -> int:
@@ -357,12 +381,54 @@ def _count(connection: duckdb.DuckDBPyConnection, query: str) -> int:
     return int(row[0])
 
 
-def _read_lines(connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]) -> _Defects:
-    """Load the lines, the last one of each key, into a table.
+def _find_last_lines(
+    connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]
+) -> _Defects:
+    """Put the numbers of the lines that count, the last one of each key, into ``last_lines``.
 
-    DuckDB gives a line that it cannot read, or a value of another type, as NULL; such a
-    row shows by a NULL where the schema has none.
+    The file is read twice, once for the keys and once for the rows that count, for reading is
+    cheap and no table of all lines has to be held. DuckDB gives a line that it cannot read, or
+    a value of another type, as NULL; such a row shows by a NULL where the schema has none.
     """
+    connection.execute(
+        f"CREATE OR REPLACE TABLE numbered AS SELECT {_key(table)}, line_no, "
+        f"{_sound(table)} AS sound FROM ({_lines(path, table)})"
+    )
+    connection.execute(
+        "CREATE OR REPLACE TABLE last_lines AS SELECT max(line_no) AS line_no FROM numbered "
+        f"WHERE sound GROUP BY {_key(table)}"
+    )
+    row = connection.execute(
+        "SELECT count(*) FILTER (NOT sound), coalesce(NOT arg_max(sound, line_no), false) "
+        "FROM numbered"
+    ).fetchone()
+    assert row is not None
+    unreadable, torn = row[0], row[1] and not _ends_with_newline(path)
+    connection.execute("DROP TABLE numbered")
+    notes = []
+    if unreadable - torn:
+        notes.append(f"{path.name}: {unreadable - torn} lines could not be read and were left out.")
+    if torn:
+        notes.append(f"{path.name}: the last line was not written to its end and was left out.")
+    return _Defects(tuple(notes), damage=unreadable > torn, torn=torn)
+
+
+def _last_lines(path: Path, table: type[Row]) -> str:
+    """The rows of the lines in ``last_lines``, as a query.
+
+    Asked as a column, not as a condition: for a condition DuckDB would hold all rows of the
+    file in memory and look the numbers up in them, instead of the other way round.
+    """
+    names = ", ".join(f'"{column.name}"' for column in _columns(table))
+    return (
+        f"SELECT {names} FROM ("
+        f"SELECT *, line_no IN (SELECT line_no FROM last_lines) AS counts "
+        f"FROM ({_lines(path, table)})) WHERE counts"
+    )
+
+
+def _lines(path: Path, table: type[Row]) -> str:
+    """All lines of a file with their numbers, as a query. It must keep the order of the file."""
     columns = _columns(table)
     read = ", ".join(f"{_text(column.name)}: {_text(column.type)}" for column in columns)
     values = ", ".join(
@@ -371,33 +437,11 @@ def _read_lines(connection: duckdb.DuckDBPyConnection, path: Path, table: type[R
         else f'"{column.name}"'
         for column in columns
     )
-    source = f"""
+    return f"""
         SELECT {values}, row_number() OVER () AS line_no
         FROM read_json({_text(str(path))}, format = 'newline_delimited', ignore_errors = true,
             columns = {{{read}}})
     """
-    connection.execute(
-        f"CREATE TABLE read_lines AS SELECT *, {_sound(table)} AS sound FROM ({source})"
-    )
-    connection.execute(f"""
-        CREATE TABLE {table.TABLE} AS SELECT * EXCLUDE (line_no, sound) FROM read_lines
-        WHERE line_no IN (
-            SELECT max(line_no) FROM read_lines WHERE sound GROUP BY {_key(table)}
-        )
-    """)
-    row = connection.execute(
-        "SELECT count(*) FILTER (NOT sound), coalesce(NOT arg_max(sound, line_no), false) "
-        "FROM read_lines"
-    ).fetchone()
-    assert row is not None
-    unreadable, torn = row[0], row[1] and not _ends_with_newline(path)
-    connection.execute("DROP TABLE read_lines")
-    notes = []
-    if unreadable - torn:
-        notes.append(f"{path.name}: {unreadable - torn} lines could not be read and were left out.")
-    if torn:
-        notes.append(f"{path.name}: the last line was not written to its end and was left out.")
-    return _Defects(tuple(notes), damage=unreadable > torn, torn=torn)
 
 
 def _missing(connection: duckdb.DuckDBPyConnection, child: str, column: str, table: str) -> int:

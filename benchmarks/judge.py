@@ -46,7 +46,13 @@ from analysis.schema import (
     TableInfo,
     TableRole,
 )
-from analysis.store import EVIDENCE_DIRECTORY, PARQUET, RUN_FILE, Evidence, open_evidence
+from analysis.store import (
+    EVIDENCE_DIRECTORY,
+    RUN_FILE,
+    Evidence,
+    open_evidence,
+    parquet_options,
+)
 from analysis.verdict import judge
 
 _START_NS = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
@@ -91,7 +97,8 @@ FROM (
     SELECT p.*, n AS receive_count, w.winner, w.quantity AS stored_quantity,
         p.kind = 'poison' OR p.quantity <> w.quantity AS refused,
         p.throttled AND n = 1 AS fails, n > $receives AS dead,
-        p.intended_at + (n - 1) * $visibility + (hash(message_no, 'late') % 4_000_000)::BIGINT AS received_at,
+        p.intended_at + (n - 1) * $visibility
+            + (hash(message_no, 'late') % 4_000_000)::BIGINT AS received_at,
         '{"id":{"S":"' || p.order_key || '"}}' AS item_key,
         '{"id":{"S":"' || p.order_key || '"},"quantity":{"N":"' || w.quantity
             || '"},"total_cents":{"N":"' || w.quantity * 250 + 100 || '"}}' AS stored_item
@@ -271,9 +278,10 @@ def make(directory: Path, messages: int, lost_replies: float) -> None:
         for table in TABLES:
             key = ", ".join(f'"{name}"' for name in table.KEY)
             target = directory / EVIDENCE_DIRECTORY / f"{table.TABLE}.parquet"
-            connection.execute(
-                f"COPY (FROM ({_ROWS[table.TABLE]}) ORDER BY {key}) TO '{target}' ({PARQUET})"
-            )
+            query = f"FROM ({_ROWS[table.TABLE]}) ORDER BY {key}"
+            counted = connection.execute(f"SELECT count(*) FROM ({query})").fetchone()
+            assert counted is not None
+            connection.execute(f"COPY ({query}) TO '{target}' ({parquet_options(counted[0])})")
     shutil.rmtree(scratch)
 
 

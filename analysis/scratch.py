@@ -70,8 +70,9 @@ def no_room(error: Exception, directory: Path) -> ScratchError:
     """The error that names cause and cure."""
     first_line = (str(error).splitlines() or [type(error).__name__])[0]
     return ScratchError(
-        f"{directory}: no room to work in ({first_line}). The evidence is whole and can be judged "
-        "again. Free some space there (judging needs about twice the size of the evidence)."
+        f"{directory}: no room to work in ({first_line}). The evidence is untouched and can be "
+        "judged again. Free some space there, or some memory: judging needs on disk about what "
+        "the evidence takes, and 200 MB of memory."
     )
 
 

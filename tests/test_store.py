@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import msgspec
@@ -42,6 +43,11 @@ def contents(run_dir: Path) -> dict[str, list[dict[str, object]]]:
 def opened(run_dir: Path, ask: Callable[[Evidence], object]) -> object:
     with open_evidence(run_dir) as evidence:
         return ask(evidence)
+
+
+def rows_of(run_dir: Path, sql: str) -> list[dict[str, Any]]:
+    with open_evidence(run_dir) as evidence:
+        return evidence.rows(sql)
 
 
 def lines(run_dir: Path, table: str) -> Path:
@@ -87,6 +93,23 @@ def test_the_last_line_of_a_key_counts(tmp_path: Path) -> None:
         )
         == 99
     )
+
+
+def test_the_last_line_counts_however_long_the_file_is(tmp_path: Path) -> None:
+    write_history(tmp_path, "")
+    keys, versions = 100_000, 8  # more than DuckDB gives to one thread
+    lines(tmp_path, "acks").write_text(
+        "".join(
+            f'{{"delivery_id":{key},"acked_at":{version * keys + key},"outcome":"deleted"}}\n'
+            for version in range(versions)
+            for key in range(keys)
+        )
+    )
+    expected = [(keys, (versions - 1) * keys, versions * keys - 1)]
+    count = "SELECT count(*) AS n, min(acked_at) AS first, max(acked_at) AS last FROM acks"
+    assert [tuple(row.values()) for row in rows_of(tmp_path, count)] == expected
+    finish_evidence(tmp_path)
+    assert [tuple(row.values()) for row in rows_of(tmp_path, count)] == expected
 
 
 def test_types_come_from_the_schema_even_where_all_values_are_missing(tmp_path: Path) -> None:

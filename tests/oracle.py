@@ -639,22 +639,26 @@ class _Oracle:
                     for w in touching
                 )
             )
-            last = max(writers, key=lambda w: w.call.call_id)
-            if owners and all(self.left_behind(key, last) for key in owners):
+            accepted = [w for w in writers if w.accepted]
+            holders = {w.call.invocation_id or 0 for w in writers if not w.accepted}
+            if accepted:
+                holders.add(max(accepted, key=lambda w: w.call.call_id).call.invocation_id or 0)
+            if owners and all(self.left_behind(key, holders) for key in owners):
                 yield FindingKind.STUCK_MESSAGE, owners.pop() if len(owners) == 1 else ""
 
-    def left_behind(self, key: str, last: _Write) -> bool:
-        """All is settled, and the last writer, or somebody after it, could have done better."""
+    def left_behind(self, key: str, holders: set[int]) -> bool:
+        """All is settled, and nobody who may hold it was hindered, or somebody came after."""
         if any(p.fate == "open" for p in self.physical[key]):
             return False
-        end = self.invocations[last.call.invocation_id or 0].ended_at
-        return last.call.invocation_id not in self.faulted or (
+        ends = [self.invocations[holder].ended_at for holder in holders & self.faulted]
+        return all(
             end is not None
             and any(
                 self.invocations[i].started_at > end and i not in self.faulted
                 for i in self.work[key]
                 if i in self.invocations
             )
+            for end in ends
         )
 
     def judge_queue(self) -> Iterator[Found]:

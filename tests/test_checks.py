@@ -281,6 +281,12 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
         CLAIMS,
     ),
     (
+        "claim held by one of two, both hindered",
+        "1<A4 2<A4 2+/status=CLAIMED 1?/status=CLAIMED/fault 1>f 3<#1 3-/status=CLAIMED "
+        "2r/fault 2>f 3>f dlq#1 dlq#2",
+        CLAIMS,
+    ),
+    (
         "claim of a conflict taken over",
         "1<A4 1+/status=CLAIMED 1>crash 2<A5 2+/any/status=COMPLETED 2>p 3<#1 3- 3>f dlq#1",
         CLAIMS,

@@ -1,16 +1,19 @@
 -- A message had all its receives, its visibility timeout has passed and passed once more,
 -- and it was neither deleted nor moved to the dead-letter queue. Or all messages of an order
 -- are settled and a claim is still one: an item that its table's `complete_when` does not
--- count as done (tables of role orders and guard). A claim whose last writer met an injected
--- fault is left behind only if the handler had a chance to take it over: an invocation of the
--- order that met no fault began after that writer had ended.
+-- count as done (tables of role orders and guard). A claim that may be held by an invocation
+-- that met an injected fault (the last accepted writer, or any of which it is not known) is
+-- left behind only if the handler had a chance to take it over: an invocation of the order
+-- that met no fault began after that one had ended.
 --
 -- A guard's key need not tell the order. It may be any one that all invocations which wrote
 -- to it were given; what is said must then be true of each of them.
 --
 -- Messages that merely had not come round when the run stopped are left over, not stuck.
 WITH claims AS MATERIALIZED (
-    SELECT place_no, arg_max(w.invocation_id, w.call_id) AS invocation_id
+    SELECT place_no, coalesce(
+        arg_max(w.invocation_id, w.call_id) FILTER (w.decision = 'accepted'),
+        arg_max(w.invocation_id, w.call_id)) AS invocation_id
     FROM finals f JOIN writes w USING (place_no)
     WHERE NOT f.complete AND f.item_before IS DISTINCT FROM f.item
         AND w.decision IN ('accepted', 'unknown')
@@ -31,6 +34,14 @@ WITH claims AS MATERIALIZED (
     )
 ), faulted AS (
     SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
+), held AS (
+    SELECT c.place_no, max(coalesce(i.ended_at, 9223372036854775807)) AS ended_at
+    FROM claims c
+    JOIN writes w ON w.place_no = c.place_no
+        AND (w.decision = 'unknown' OR w.invocation_id = c.invocation_id)
+    JOIN faulted x ON x.invocation_id = w.invocation_id
+    JOIN invocations i ON i.invocation_id = w.invocation_id
+    GROUP BY c.place_no
 ), chances AS (
     SELECT h.order_no, max(i.started_at) AS last_at
     FROM (FROM handled SEMI JOIN owners USING (order_no) ANTI JOIN faulted USING (invocation_id)) h
@@ -41,8 +52,7 @@ WITH claims AS MATERIALIZED (
         CASE WHEN count(*) = 1 THEN any_value(o.order_no) END AS order_no
     FROM claims c
     JOIN owners o USING (place_no)
-    LEFT JOIN faulted x USING (invocation_id)
-    LEFT JOIN invocations i USING (invocation_id)
+    LEFT JOIN held l USING (place_no)
     LEFT JOIN chances h USING (order_no)
     LEFT JOIN (
         SELECT order_no, bool_and(fate <> 'open') AS settled
@@ -50,7 +60,7 @@ WITH claims AS MATERIALIZED (
     ) s USING (order_no)
     GROUP BY c.place_no, c.invocation_id
     HAVING bool_and(coalesce(s.settled, false)
-        AND (x.invocation_id IS NULL OR coalesce(h.last_at > i.ended_at, false)))
+        AND (l.place_no IS NULL OR coalesce(h.last_at > l.ended_at, false)))
 ), given AS (
     SELECT invocation_id, order_no, list_sort(list(DISTINCT message_no)) AS message_nos
     FROM handled SEMI JOIN left_claims USING (invocation_id, order_no) GROUP BY ALL

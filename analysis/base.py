@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.resources import files
 
 from analysis.store import Evidence
 
+SLICE = 1_000_000  # rows that are joined at a time
+
 
 def make_base(evidence: Evidence) -> None:
     """Make the tables of ``sql/base.sql``, once for each opening of the evidence."""
-    if not evidence.scalar("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'handled'"):
-        evidence.rows((files("analysis") / "sql" / "base.sql").read_text(encoding="utf-8"))
+    if evidence.scalar("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'handled'"):
+        return
+    evidence.rows(_sql("base"))
+    for first, last in slices(evidence, "deliveries", "delivery_id"):
+        evidence.rows(_sql("handled"), {"first": first, "last": last})
+
+
+def slices(evidence: Evidence, table: str, key: str) -> Iterator[tuple[int, int]]:
+    """The first and the last key of every million rows or so, in order."""
+    rows = evidence.scalar(f"SELECT count(*) FROM {table}")
+    parts = -(-rows // SLICE)
+    ends = evidence.scalar(
+        f"SELECT quantile_disc({key}, $shares) FROM {table}",
+        {"shares": [(part + 1) / parts for part in range(parts)] or [1.0]},
+    )
+    first = None
+    for last in ends or ():
+        if first is None or last >= first:
+            yield (-(2**63) if first is None else first), last
+            first = last + 1
+
+
+def _sql(name: str) -> str:
+    return (files("analysis") / "sql" / f"{name}.sql").read_text(encoding="utf-8")

@@ -29,14 +29,9 @@ JOIN variants v
 
 -- Every message an invocation was given, with what the invocation reported for it and when it
 -- ended. `deleted_at`: this delivery's delete succeeded; `at_once`: the first receive of the
--- only physical message.
-CREATE TABLE handled AS
-SELECT d.invocation_id, d.delivery_id, d.message_no, p.order_no, p.variant_no, p.poison,
-    r.result, i.ended_at, CASE WHEN a.outcome = 'deleted' THEN a.acked_at END AS deleted_at,
-    d.receive_count = 1 AND NOT p.resent AS at_once
-FROM deliveries d
-JOIN planned p USING (message_no)
-LEFT JOIN acks a USING (delivery_id)
-LEFT JOIN invocations i USING (invocation_id)
-LEFT JOIN results r ON r.invocation_id = d.invocation_id AND r.message_no = d.message_no
-WHERE d.queue = 'queue' AND d.invocation_id IS NOT NULL;
+-- only physical message. Filled by handled.sql.
+CREATE TABLE handled (
+    invocation_id BIGINT, delivery_id BIGINT, message_no BIGINT, order_no INTEGER,
+    variant_no INTEGER, poison BOOLEAN, result VARCHAR, ended_at BIGINT, deleted_at BIGINT,
+    at_once BOOLEAN
+);

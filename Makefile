@@ -25,10 +25,11 @@ format: $(INSTALLED) ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED) ## Measure drain rate, send rate and overhead, each beside its bare minimum
+bench: $(INSTALLED) ## Measure drain, send, overhead (each beside its bare minimum) and judging
 	$(BIN)/python -m benchmarks.drain
 	$(BIN)/python -m benchmarks.send
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.judge
 
 soak: $(INSTALLED) ## 50 seeds of the reference handler, of planted bugs, 200,000 simulated worlds
 	$(BIN)/python -m benchmarks.soak

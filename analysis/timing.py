@@ -47,14 +47,9 @@ _WRITTEN = """written AS (
 # of role orders, $open_loop says whether the plan gave intended times that mean something.
 _DURATIONS = {
     "end to end": """
-        WITH deleted AS (
-            SELECT message_no, min(deleted_at) AS deleted_at,
-                arg_min_null(result, deleted_at) AS result
-            FROM handled WHERE deleted_at IS NOT NULL GROUP BY message_no
-        )
         SELECT e.result AS split,
             e.deleted_at - CASE WHEN $open_loop THEN s.intended_at ELSE s.sent_at END AS ns
-        FROM messages s JOIN deleted e USING (message_no)
+        FROM messages s JOIN first_deletes e USING (message_no)
         WHERE s.sent_at IS NOT NULL AND s.accepted_at IS NOT NULL""",
     "send lag": """
         SELECT 'all' AS split, sent_at - intended_at AS ns FROM messages
@@ -98,12 +93,22 @@ _SETS = {
     "end to end": "(split), ()",
 }  # of others there is one split, or no "all"
 
+# When each message was deleted first, and what had been reported for it then.
+_FIRST_DELETES = """
+CREATE TABLE IF NOT EXISTS first_deletes AS
+SELECT message_no, min(deleted_at) AS deleted_at, arg_min_null(result, deleted_at) AS result
+FROM handled WHERE deleted_at IS NOT NULL GROUP BY message_no
+"""
+
 _SPANS = """
-WITH settled AS (
-    SELECT d.message_no, min(a.acked_at) AS settled_at
+WITH dead AS (
+    SELECT d.message_no, min(a.acked_at) AS dead_at
     FROM deliveries d JOIN acks a USING (delivery_id)
-    WHERE a.outcome IN ('deleted', 'dead_lettered') AND d.message_no IS NOT NULL
+    WHERE a.outcome = 'dead_lettered' AND d.message_no IS NOT NULL
     GROUP BY d.message_no
+), settled AS (
+    SELECT least(f.deleted_at, d.dead_at) AS settled_at
+    FROM first_deletes f FULL JOIN dead d USING (message_no)
 )
 SELECT (SELECT min(sent_at) FROM messages) AS first_sent,
     (SELECT max(sent_at) FROM messages) AS last_sent,
@@ -159,6 +164,11 @@ def orders_tables(evidence: Evidence) -> list[str]:
     return [table.name for table in evidence.run.tables if table.role is TableRole.ORDERS]
 
 
+def _make_first_deletes(evidence: Evidence) -> None:
+    make_base(evidence)
+    evidence.rows(_FIRST_DELETES)
+
+
 def quantiles(
     evidence: Evidence, levels: Sequence[float], names: Sequence[str] = tuple(_DURATIONS)
 ) -> list[dict[str, Any]]:
@@ -166,7 +176,7 @@ def quantiles(
 
     Rows of name, split ("all" for all of them), n, min_ns, max_ns and quantiles, one a level.
     """
-    make_base(evidence)
+    _make_first_deletes(evidence)
     found = []
     for name in names:
         durations = _DURATIONS[name]
@@ -182,6 +192,7 @@ def quantiles(
 
 def measure(evidence: Evidence) -> Timing | None:
     """The run's timing; ``None`` when nothing was sent."""
+    _make_first_deletes(evidence)
     (span,) = evidence.rows(_SPANS)
     first_sent = span["first_sent"]
     if first_sent is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from analysis.base import make_base
 from analysis.checks import run_checks
 from analysis.errors import EvidenceError
 from analysis.exposure import measure_exposure
@@ -35,16 +36,15 @@ WITH orders_writes AS (
 ), dead AS (
     SELECT sqs_message_id, message_no FROM deliveries WHERE queue = 'dlq'
 ), settled AS (
-    SELECT message_no FROM deliveries d JOIN acks a USING (delivery_id)
-    WHERE a.outcome = 'deleted' AND message_no IS NOT NULL
-    UNION SELECT message_no FROM dead WHERE message_no IS NOT NULL
+    SELECT message_no FROM handled WHERE deleted_at IS NOT NULL
+    UNION ALL SELECT message_no FROM dead WHERE message_no IS NOT NULL
 )
 SELECT m.*, d.*, w.*, r.*,
     (SELECT count(*) FROM invocations) AS invocations,
     (SELECT count(*) FROM calls) AS calls,
     (SELECT count(*) FROM acks WHERE outcome = 'deleted') AS deleted,
     (SELECT count(DISTINCT sqs_message_id) FROM dead) AS dead_lettered,
-    (SELECT count(*) FROM messages ANTI JOIN settled USING (message_no)) AS unsettled,
+    (SELECT count(*) FROM planned ANTI JOIN settled USING (message_no)) AS unsettled,
     (SELECT count(*) FROM items JOIN run_tables USING (resource)
         WHERE phase = 'after' AND role = 'orders') AS stored_items
 FROM (
@@ -94,6 +94,7 @@ def judge(run_dir: Path) -> Verdict:
     """
     control = _judge_control(run_dir)
     with open_evidence(run_dir) as evidence:
+        make_base(evidence)
         (counted,) = evidence.rows(_COUNTS)
         counts = Counts(**counted)
         exposure = measure_exposure(evidence)

@@ -322,7 +322,9 @@ def _timed(seconds: dict[str, float]) -> Iterator[None]:
 
 
 def _name(sql: str) -> str:
-    made = re.search(r"^CREATE (?:TEMP )?(?:TABLE|VIEW|MACRO) (\w+)", sql, re.MULTILINE)
+    made = re.search(
+        r"^(?:CREATE (?:TABLE|VIEW)(?: IF NOT EXISTS)?|INSERT INTO) (\w+)", sql, re.MULTILINE
+    )
     if made:
         return f"views: {made[1]}"
     line = next(line for line in sql.splitlines() if line.strip())

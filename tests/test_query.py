@@ -41,9 +41,8 @@ def test_tables_views_and_macros_can_be_asked(run_dir: Path) -> None:
     ]
     statement = "SELECT action, decision FROM item_calls WHERE invocation_id IN (1)"
     assert rows_of(run_dir, statement) == [("read", "accepted"), ("put", "accepted")]
-    assert rows_of(run_dir, "SELECT details(after) FROM writes LIMIT 1") == [
-        ('{"quantity":{"N":"4"}}',)
-    ]
+    statement = "SELECT details(after) FROM call_items WHERE action = 'put' LIMIT 1"
+    assert rows_of(run_dir, statement) == [('{"quantity":{"N":"4"}}',)]
 
 
 def test_a_run_that_was_killed_can_be_asked(tmp_path: Path) -> None:

@@ -8,9 +8,6 @@
 -- Times are compared as closed intervals: A came before B only when A's end is earlier than
 -- B's start. Equal times are concurrent.
 
--- The orders of an invocation.
-CREATE VIEW work AS SELECT DISTINCT invocation_id, order_no, poison FROM handled;
-
 -- Places ------------------------------------------------------------------------------
 -- Where items are or were, by primary key, with what stood there before and after the run
 -- (NULL: nothing, or not read). `partition_no` and `sort_no`: the order whose key it bears.

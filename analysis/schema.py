@@ -244,7 +244,54 @@ class QueueSample:
     delayed: int
 
 
-Row = Message | Delivery | Invocation | Call | CallItem | ResultRow | Ack | ItemRow | QueueSample
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault that fired. What it did to the handler is in the rows that it names."""
+
+    TABLE: ClassVar[str] = "faults"
+    KEY: ClassVar[tuple[str, ...]] = ("fault_id",)
+
+    fault_id: int
+    rule: int  # position in run.json's fault rules, from 1
+    name: str
+    at: int
+    duration_ns: int  # how long it was to last; 0 where it has no duration
+    message_no: int | None  # of an invocation: its first message
+    receive: int | None  # how often that message had been received, from 1
+    call: int | None  # number of the call in its invocation, from 1
+    delivery_id: int | None
+    invocation_id: int | None
+    call_id: int | None  # the wire attempt
+    detail: str | None = None  # what was done, where the name does not say it all
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One declared side effect that a call asked for. Written when sent, again when answered."""
+
+    TABLE: ClassVar[str] = "effects"
+    KEY: ClassVar[tuple[str, ...]] = ("call_id", "effect", "position")
+
+    call_id: int
+    effect: int  # position in run.json's effects, from 1
+    position: int  # within the call, from 1: a batch asks for several
+    order_key: str | None  # as the request names it; None: it does not say
+    decision: Decision = Decision.UNKNOWN  # what the other service did
+
+
+Row = (
+    Message
+    | Delivery
+    | Invocation
+    | Call
+    | CallItem
+    | ResultRow
+    | Ack
+    | ItemRow
+    | QueueSample
+    | Fault
+    | Effect
+)
 TABLES: tuple[type[Row], ...] = (
     Message,
     Delivery,
@@ -254,6 +301,8 @@ TABLES: tuple[type[Row], ...] = (
     ResultRow,
     Ack,
     ItemRow,
+    Fault,
+    Effect,
     QueueSample,
 )
 
@@ -318,6 +367,29 @@ class PlanInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultRuleInfo:
+    """One rule of the fault plan, and how often it could have struck."""
+
+    name: str
+    text: str  # as a person would write it: "throttle:lasting=0.01 operation=PutItem"
+    rate: float = 1.0
+    option: str | None = None
+    lasting: bool = False
+    opportunities: int = 0  # places that matched, counted by the run
+
+
+@dataclass(frozen=True, slots=True)
+class EffectInfo:
+    """Calls that count as one side effect: one is owed for each stored order."""
+
+    service: str  # "sns", "sqs", "ses", "dynamodb", "http"
+    operation: str  # "Publish"; of HTTP the method
+    resource: str | None  # topic, queue, table or URL name as the service knows it
+    key: str  # member of the request that carries the order key
+    name: str  # as declared: "sns:Publish receipts"
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """``run.json``: what was asked, and how it ended. Judging needs nothing else beside
     the evidence tables."""
@@ -346,6 +418,9 @@ class RunInfo:
     left_over: tuple[str, ...] = ()  # what had not settled, and why, one sentence each
     error: str | None = None
     command: str | None = None  # the command line that repeats the run, quoted for a shell
+    faults: tuple[FaultRuleInfo, ...] = ()
+    fault_seed: int = 0
+    effects: tuple[EffectInfo, ...] = ()
     control: bool = False
     """Whether the same load was then put on a handler with a known race: a run of its own,
     in the directory ``control`` of this one."""

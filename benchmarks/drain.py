@@ -14,13 +14,14 @@ import asyncio
 import contextlib
 import statistics
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from analysis.schema import ResultInfo, TableInfo, TableRole
 from consumer.clock import HostClock
 from consumer.environment import Doors, Environment, HandlerSpec
+from consumer.faults import FaultPlan, Occupant
 from consumer.gateway import Gateway
+from consumer.injector import Injector
 from consumer.mapping import EventSourceMapping, Ledger, Tally
 from consumer.processes import Processes
 from consumer.recorder import Recorder
@@ -42,9 +43,7 @@ class NoGateway:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    async def open_door(
-        self, environment: int, current_invocation: Callable[[], int | None]
-    ) -> str:
+    async def open_door(self, occupant: Occupant) -> str:
         return self._url
 
 
@@ -68,9 +67,10 @@ async def drain(messages: int, round_no: int, *, through_gateway: bool) -> float
             visibility_timeout_s=60,
             max_receive_count=3,
         )
+        injector = Injector(FaultPlan(), recorder, clock)
         doors: Doors = NoGateway(url)
         if through_gateway:
-            gateway = Gateway(url, clock, recorder, resources.tables, None)
+            gateway = Gateway(url, clock, recorder, resources.tables, None, injector)
             stack.push_async_callback(gateway.close)
             doors = gateway
         spec = HandlerSpec(CODE, "app.handler", 20, "us-east-1", {"TABLE_NAME": "orders"})
@@ -83,6 +83,7 @@ async def drain(messages: int, round_no: int, *, through_gateway: bool) -> float
                 gateway=doors,
                 recorder=recorder,
                 clock=clock,
+                injector=injector,
             )
             for slot in range(1, ENVIRONMENTS + 1)
         ]
@@ -101,6 +102,7 @@ async def drain(messages: int, round_no: int, *, through_gateway: bool) -> float
             recorder=recorder,
             clock=clock,
             sent=Sent(),
+            injector=injector,
         ).run(asyncio.Event())
         mapping = EventSourceMapping(
             endpoint.sqs,
@@ -113,6 +115,7 @@ async def drain(messages: int, round_no: int, *, through_gateway: bool) -> float
             batch_size=1,
             report_batch_item_failures=False,
             result_fields=ResultInfo("processed", "duplicate"),
+            injector=injector,
         )
         began = clock.now_ns()
         work = asyncio.create_task(mapping.run(asyncio.Event()))

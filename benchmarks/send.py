@@ -24,6 +24,8 @@ import aioboto3
 import boto3
 
 from consumer.clock import HostClock
+from consumer.faults import FaultPlan
+from consumer.injector import Injector
 from consumer.mapping import Ledger
 from consumer.processes import Processes
 from consumer.recorder import Recorder
@@ -84,6 +86,7 @@ async def driver(endpoint: Endpoint, queue_url: str, plan: Plan) -> None:
             recorder=recorder,
             clock=HostClock(),
             sent=Sent(),
+            injector=Injector(FaultPlan(), recorder, HostClock()),
         ).run(asyncio.Event())
         recorder.close()
 

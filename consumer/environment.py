@@ -13,7 +13,7 @@ import platform
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,8 @@ from typing import Any, Protocol
 from analysis.errors import HandlerError
 from analysis.schema import Invocation, Outcome
 from consumer.clock import Clock
+from consumer.faults import Occupant
+from consumer.injector import Injector
 from consumer.processes import BoundedLog, Child, Processes
 from consumer.recorder import Recorder
 from consumer.runtime_api import Job, Reply, RuntimeApi
@@ -100,9 +102,7 @@ def lambda_variables(
 class Doors(Protocol):
     """What gives an environment the endpoint that it takes for AWS."""
 
-    async def open_door(
-        self, environment: int, current_invocation: Callable[[], int | None]
-    ) -> str:
+    async def open_door(self, occupant: Occupant) -> str:
         """The endpoint URL for this environment."""
         ...
 
@@ -120,6 +120,7 @@ class Environment:
         gateway: Doors,
         recorder: Recorder,
         clock: Clock,
+        injector: Injector,
     ) -> None:
         self.slot = slot
         self.current_invocation: int | None = None
@@ -131,6 +132,7 @@ class Environment:
         self._gateway = gateway
         self._recorder = recorder
         self._clock = clock
+        self._injector = injector
         self._child: Child | None = None
         self._exited: asyncio.Task[int] | None = None
         self._cold = True
@@ -146,7 +148,7 @@ class Environment:
         self._variables = lambda_variables(
             self._spec,
             await self._api.start(),
-            await self._gateway.open_door(self.slot, lambda: self.current_invocation),
+            await self._gateway.open_door(self),
             self._tmp,
             stream=f"environment-{self.slot}",
         )
@@ -258,6 +260,11 @@ class Environment:
             error_type=error_type,
             error_message=message[:_KEPT_CHARACTERS],
         )
+
+    async def kill(self) -> None:
+        """End the process now, with all that it forked; the next event meets a new one."""
+        if self._child is not None:
+            await self._end_process()
 
     async def _start_process(self) -> None:
         if self._child is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,8 @@ from analysis.schema import Call, CallItem, Decision, TableInfo, item_text
 from consumer import aws_wire, dynamodb_wire
 from consumer.clock import Clock
 from consumer.dynamodb_wire import Attributes, Exchange, Image
+from consumer.faults import Occupant
+from consumer.injector import Injector
 from consumer.key_locks import Key, KeyLocks
 from consumer.recorder import Recorder
 from consumer.signing import Signer
@@ -125,6 +127,7 @@ class Gateway:
     :param tables: tables whose keys are known; others are looked up when first met.
     :param signer: signs again everything that was signed, for an upstream that checks
         signatures; None for one that does not.
+    :param injector: says which fault a call meets.
     """
 
     def __init__(
@@ -134,6 +137,7 @@ class Gateway:
         recorder: Recorder,
         tables: Iterable[TableInfo],
         signer: Signer | None,
+        injector: Injector,
     ) -> None:
         self.upstream_failures = 0
         """Calls to which the upstream gave no complete or no readable reply."""
@@ -143,6 +147,7 @@ class Gateway:
         self._clock = clock
         self._recorder = recorder
         self._signer = signer
+        self._injector = injector
         self._key_names: dict[str, tuple[str, ...]] = {
             table.name: (table.key,) if table.sort is None else (table.key, table.sort)
             for table in tables
@@ -160,25 +165,23 @@ class Gateway:
             max_field_size=_HEADER_BYTES,
         )
 
-    async def open_door(
-        self, environment: int, current_invocation: Callable[[], int | None]
-    ) -> str:
+    async def open_door(self, occupant: Occupant) -> str:
         """Open the endpoint of one environment.
 
-        :param environment: number of the process slot; its door stays open for the whole
-            run, whichever process lives in the slot.
-        :param current_invocation: what the environment is working on, asked at every call.
+        It stays open for the whole run, whichever process lives in the slot. What the
+        occupant is working on is asked at every call.
+
         :returns: the endpoint's URL, ``http://127.0.0.1:PORT``.
         """
         door = web.Server(
-            partial(self._serve, current_invocation),
+            partial(self._serve, occupant),
             access_log=None,
             auto_decompress=False,
             max_line_size=_HEADER_BYTES,
             max_field_size=_HEADER_BYTES,
         )
         listener = await asyncio.get_running_loop().create_server(door, "127.0.0.1", 0)
-        self._doors[environment] = (listener, door)
+        self._doors[occupant.slot] = (listener, door)
         return f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
@@ -190,11 +193,9 @@ class Gateway:
 
     # --- the steps of an exchange -------------------------------------------------
 
-    async def _serve(
-        self, current_invocation: Callable[[], int | None], request: web.BaseRequest
-    ) -> web.StreamResponse:
+    async def _serve(self, occupant: Occupant, request: web.BaseRequest) -> web.StreamResponse:
         sent_at = self._clock.now_ns()
-        invocation_id = current_invocation()
+        invocation_id = occupant.current_invocation
         try:
             received = await _receive(request)
             call = self._open_call(received, invocation_id, sent_at)

@@ -34,6 +34,7 @@ from analysis.schema import (
 from consumer.batch_response import Fate, fates
 from consumer.clock import Clock
 from consumer.environment import Environment
+from consumer.injector import Injector
 from consumer.recorder import Recorder
 
 STAMP = "onceproof.message"
@@ -147,6 +148,7 @@ class EventSourceMapping:
         batch_size: int,
         report_batch_item_failures: bool,
         result_fields: ResultInfo,
+        injector: Injector,
     ) -> None:
         self._sqs = sqs
         self._queue = queue
@@ -158,6 +160,7 @@ class EventSourceMapping:
         self._batch_size = batch_size
         self._report = report_batch_item_failures
         self._result_fields = result_fields
+        self._injector = injector
         self._batches: asyncio.Queue[list[_Received]] = asyncio.Queue()
         self._idle = 0
         self._buffered = 0
@@ -304,9 +307,11 @@ class EventSourceMapping:
         invocation_id = self._recorder.next_id(Invocation)
         self._record_deliveries(batch, invocation_id)
         self._tally.in_flight += len(batch)
+        self._injector.begin(invocation_id, batch[0].message_no, batch[0].receive_count)
         try:
             ended = await environment.invoke(self._event(batch), invocation_id)
         finally:
+            self._injector.end(invocation_id)
             self._tally.in_flight -= len(batch)
         assert ended.ended_at is not None
         self._handler_s += 0.2 * ((ended.ended_at - ended.started_at) / 1e9 - self._handler_s)

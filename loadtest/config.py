@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails
 import consumer
 from analysis.errors import UsageError
 from analysis.schema import ExpectInfo, OrderInfo, ResultInfo, TableRole
+from consumer.faults import NO_FAULTS, FaultPlan
 from loadtest import orders
 from loadtest.orders import Dice, OrderShape, Value
 from loadtest.plan import Arrangement
@@ -93,6 +94,7 @@ class Settings:
     result: ResultSettings
     load: LoadSettings
     expect: ExpectSettings
+    faults: FaultPlan = NO_FAULTS
 
     # What run.json records. The handler's environment is not part of it: its values may be
     # secrets.

@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from analysis.errors import OnceproofError, TargetError
 from analysis.schema import Message
 from consumer.clock import Clock
+from consumer.injector import Injector
 from consumer.mapping import STAMP, Ledger
 from consumer.recorder import Recorder
 from loadtest.plan import Plan, PlannedMessage
@@ -61,6 +62,7 @@ class Driver:
         recorder: Recorder,
         clock: Clock,
         sent: Sent,
+        injector: Injector,
     ) -> None:
         self._sqs = sqs
         self._queue_url = queue_url
@@ -69,6 +71,7 @@ class Driver:
         self._recorder = recorder
         self._clock = clock
         self._sent = sent
+        self._injector = injector
         self._slots = asyncio.Semaphore(_SENDS_AT_ONCE)
         self._paced = rate_per_s is not None
         self._ceiling: Throttler | None = None
@@ -115,6 +118,7 @@ class Driver:
         for number, message in enumerate(self._plan.messages, 1):
             row = _row(message, start_ns)
             self._ledger.plan(row)
+            self._injector.plan_message(row)
             self._recorder.write(row)
             if number % 500 == 0:
                 await asyncio.sleep(0)

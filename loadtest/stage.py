@@ -21,6 +21,7 @@ from analysis.schema import Phase, TableInfo, TableRole
 from consumer.clock import Clock
 from consumer.environment import Environment, HandlerSpec
 from consumer.gateway import Gateway
+from consumer.injector import Injector
 from consumer.mapping import EventSourceMapping, Ledger, Tally
 from consumer.processes import Processes
 from consumer.recorder import Recorder
@@ -122,6 +123,7 @@ class Stage:
         settings = self.settings
         self.recorder = Recorder(self._run_dir / "evidence")
         stack.callback(self.recorder.close)
+        self.injector = Injector(settings.faults, self.recorder, self._clock)
         processes = await stack.enter_async_context(Processes())
         url = self._endpoint_url
         if url is None:
@@ -158,7 +160,9 @@ class Stage:
         if self._endpoint_url is not None:
             given = self.endpoint.credentials
             signer = Signer(BotocoreCredentials(given.access_key, given.secret_key, given.token))
-        gateway = Gateway(url, self._clock, self.recorder, self.resources.tables, signer)
+        gateway = Gateway(
+            url, self._clock, self.recorder, self.resources.tables, signer, self.injector
+        )
         self._working.push_async_callback(gateway.close)
         spec = HandlerSpec(
             code=settings.handler.code,
@@ -179,6 +183,7 @@ class Stage:
                 gateway=gateway,
                 recorder=self.recorder,
                 clock=self._clock,
+                injector=self.injector,
             )
             for slot in range(1, settings.load.concurrency + 1)
         ]
@@ -219,6 +224,7 @@ class Stage:
             recorder=self.recorder,
             clock=self._clock,
             sent=self.sent,
+            injector=self.injector,
         )
         mapping = EventSourceMapping(
             self.endpoint.sqs,
@@ -231,6 +237,7 @@ class Stage:
             batch_size=self.settings.queue.batch_size,
             report_batch_item_failures=self.settings.queue.report_batch_item_failures,
             result_fields=self.settings.result_info(),
+            injector=self.injector,
         )
         work = asyncio.create_task(mapping.run(drain))
         sends = asyncio.create_task(driver.run(stop))

@@ -18,6 +18,8 @@ import pytest
 from analysis.errors import RecordingError
 from analysis.schema import Message, MessageKind, Row, RunStatus
 from consumer.clock import HostClock
+from consumer.faults import FaultPlan
+from consumer.injector import Injector
 from consumer.mapping import Ledger
 from consumer.recorder import Recorder
 from loadtest.driver import Driver, Sent
@@ -408,6 +410,7 @@ async def test_a_disk_that_is_full_when_a_message_is_accepted(tmp_path: Path) ->
                 recorder=recorder,
                 clock=HostClock(),
                 sent=Sent(),
+                injector=Injector(FaultPlan(), recorder, HostClock()),
             )
             with pytest.raises(RecordingError, match="no space left"):
                 await driver.run(asyncio.Event())

@@ -15,6 +15,8 @@ from aiohttp import web
 from analysis.errors import TargetError
 from analysis.schema import MessageKind
 from consumer.clock import HostClock
+from consumer.faults import FaultPlan
+from consumer.injector import Injector
 from consumer.mapping import STAMP, Ledger
 from consumer.recorder import Recorder
 from loadtest.driver import Driver, Sent
@@ -107,6 +109,7 @@ async def drive(
         recorder=recorder,
         clock=HostClock(),
         sent=sent,
+        injector=Injector(FaultPlan(), recorder, HostClock()),
     )
     try:
         await driver.run(stop or asyncio.Event())

@@ -16,7 +16,9 @@ from analysis.errors import HandlerError
 from analysis.schema import Outcome
 from consumer.clock import HostClock
 from consumer.environment import Environment, HandlerSpec
+from consumer.faults import FaultPlan
 from consumer.gateway import Gateway
+from consumer.injector import Injector
 from consumer.processes import Processes
 from consumer.recorder import Recorder
 from tests.handlers import write_handlers
@@ -44,7 +46,8 @@ async def environment(
     directory.mkdir(exist_ok=True)
     clock = HostClock()
     recorder = Recorder(code.parent / "evidence")
-    gateway = Gateway("http://127.0.0.1:9", clock, recorder, (), None)
+    injector = Injector(FaultPlan(), recorder, clock)
+    gateway = Gateway("http://127.0.0.1:9", clock, recorder, (), None, injector)
     spec = HandlerSpec(code, f"{name}.handler", timeout_s, "us-east-1", client=client)
     async with Processes() as processes:
         made = Environment(
@@ -55,6 +58,7 @@ async def environment(
             gateway=gateway,
             recorder=recorder,
             clock=clock,
+            injector=injector,
         )
         try:
             await made.open()

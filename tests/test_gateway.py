@@ -8,6 +8,7 @@ import itertools
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ from analysis.schema import (
     item_text,
 )
 from consumer.clock import HostClock
+from consumer.faults import FaultPlan
 from consumer.gateway import Gateway
+from consumer.injector import Injector
 from consumer.recorder import Recorder
 from consumer.signing import Signer
 
@@ -85,6 +88,18 @@ class WatchedRecorder(Recorder):
                 await self.wrote.wait()
 
 
+@dataclass
+class Occupied:
+    """Stands for the environment behind a door."""
+
+    slot: int
+    current_invocation: int | None
+    killed: int = 0
+
+    async def kill(self) -> None:
+        self.killed += 1
+
+
 class Lab:
     """One gateway with one door, a table, and boto3 clients that go through the door."""
 
@@ -92,10 +107,10 @@ class Lab:
         self.gateway = gateway
         self.recorder = recorder
         self.table = table
-        self.invocation: int | None = 7
+        self.occupant = Occupied(1, 7)
 
     async def open(self) -> None:
-        self.door = await self.gateway.open_door(1, lambda: self.invocation)
+        self.door = await self.gateway.open_door(self.occupant)
         self.dynamodb = client("dynamodb", self.door)
 
     async def call(self, operation: str, **members: Any) -> dict[str, Any]:
@@ -108,6 +123,10 @@ class Lab:
     @property
     def last_items(self) -> list[CallItem]:
         return self.recorder.items(self.last.call_id)
+
+
+def no_faults(recorder: Recorder) -> Injector:
+    return Injector(FaultPlan(), recorder, HostClock())
 
 
 async def call(aws: Any, operation: str, **members: Any) -> dict[str, Any]:
@@ -125,7 +144,12 @@ async def gateway_to(
 ) -> AsyncIterator[Lab]:
     recorder = WatchedRecorder(directory / "evidence")
     gateway = Gateway(
-        url, HostClock(), recorder, [TableInfo(table, TableRole.ORDERS, "id")], signer
+        url,
+        HostClock(),
+        recorder,
+        [TableInfo(table, TableRole.ORDERS, "id")],
+        signer,
+        no_faults(recorder),
     )
     try:
         lab = Lab(gateway, recorder, table)
@@ -531,7 +555,7 @@ async def test_a_table_named_by_its_arn_is_the_same_table(lab: Lab, direct: Any)
 
 
 async def test_calls_outside_an_invocation_are_recorded_as_such(lab: Lab) -> None:
-    lab.invocation = None
+    lab.occupant.current_invocation = None
     await lab.call("get_item", Key=key("a"))
     assert lab.last.invocation_id is None
 
@@ -936,8 +960,8 @@ async def test_without_evidence_the_handler_gets_no_further(tmp_path: Path) -> N
     (tmp_path / "evidence" / "calls.jsonl").symlink_to("/dev/full")
     upstream = Upstream(answer("200 OK", b"{}"))
     recorder = WatchedRecorder(tmp_path / "evidence")
-    gateway = Gateway("http://127.0.0.1:1", HostClock(), recorder, [], None)
-    aws = client("dynamodb", await gateway.open_door(1, lambda: 1))
+    gateway = Gateway("http://127.0.0.1:1", HostClock(), recorder, [], None, no_faults(recorder))
+    aws = client("dynamodb", await gateway.open_door(Occupied(1, 1)))
     with pytest.raises(ConnectionClosedError):
         await call(aws, "put_item", TableName="orders", **PUT)
     assert recorder.failure is not None
@@ -1008,7 +1032,7 @@ async def test_what_was_signed_is_signed_again_with_the_runs_own_credentials(
 
 
 async def test_each_door_knows_its_own_invocation(lab: Lab) -> None:
-    other = await lab.gateway.open_door(2, lambda: 99)
+    other = await lab.gateway.open_door(Occupied(2, 99))
     second = client("dynamodb", other)
     await call(second, "get_item", TableName=lab.table, Key=key("a"))
     await lab.call("get_item", Key=key("a"))

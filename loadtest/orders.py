@@ -255,6 +255,7 @@ class OrderShape:
     key_type: str = "S"  # of the key's attribute: S, N or B
     near_ids: float = 0.0  # further orders with an id close to another's, as a share
     poison: tuple[PoisonKind, ...] = tuple(PoisonKind)
+    spellings: bool = False  # every copy says the same in another spelling
 
 
 def new_id(shape: OrderShape, dice: Dice, taken: Collection[str]) -> str:
@@ -302,6 +303,27 @@ def conflicting_values(
 
 def body_text(shape: OrderShape, order_id: str, values: Mapping[str, Value]) -> str:
     return fill(shape.template, {**values, shape.key: _key_value(shape, order_id)})
+
+
+def respelled(body: str, dice: Dice) -> str:
+    """The same object in another spelling: its members in another order, other blanks, a
+    letter written as an escape. Numbers stay as they are written.
+    """
+    tokens = [token for token in _TOKEN.findall(body) if not token.isspace()]
+    spelled: list[str] = []
+    depth = 0
+    for token in tokens[1:-1]:
+        if token == "," and depth == 0:
+            spelled.append("")
+            continue
+        depth += (token in ("{", "[")) - (token in ("}", "]"))
+        if not spelled:
+            spelled.append("")
+        if token.startswith('"') and token[1].isalnum() and token[1] < "\uffff" and dice.below(2):
+            token = f'"\\u{ord(token[1]):04x}{token[2:]}'
+        spelled[-1] += token + " " * dice.below(2)
+    turn = dice.below(len(spelled))
+    return "{" + ", ".join(spelled[turn:] + spelled[:turn]) + "}"
 
 
 def expected_item(shape: OrderShape, body: str) -> str:

@@ -1,7 +1,8 @@
 """The plan: which messages are sent, in which order and when, from a seed. Pure.
 
-**Messages.** Each order gets ``copies`` messages with the same bytes (the first is the
-``order``, the others are its ``copy``). ``conflicts`` is a share of the orders, each of
+**Messages.** Each order gets ``copies`` messages with the same details (the first is the
+``order``, the others are its ``copy``), in the same bytes unless the shape asks for other
+spellings. ``conflicts`` is a share of the orders, each of
 which gets one further message with other details, at a random place among its own, the
 first included. ``poison`` is a share too, of messages added to the plan: each has an
 order key of its own, and the kinds of poison take turns. A share above 0 gives at least
@@ -28,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
 
@@ -45,6 +46,7 @@ from loadtest.orders import (
     near_id,
     new_id,
     poison_bodies,
+    respelled,
 )
 
 
@@ -163,12 +165,18 @@ def _order_groups(
 ) -> list[_Group]:
     dice = Dice(seed, "details")
     conflict_dice = Dice(seed, "conflicts")
+    spelling_dice = Dice(seed, "spellings")
     with_conflict = _some(conflict_dice, conflicts, len(keys))
     groups = []
     for number, order_key in enumerate(keys):
         values = draw_values(shape, dice)
         details = _details(shape, order_key, values)
         group = [(MessageKind.ORDER, details)] + [(MessageKind.COPY, details)] * (copies - 1)
+        if shape.spellings:
+            group[1:] = [
+                (kind, replace(copy, body=respelled(copy.body, spelling_dice)))
+                for kind, copy in group[1:]
+            ]
         if number in with_conflict:
             other = conflicting_values(shape, values, conflict_dice)
             conflict = (MessageKind.CONFLICT, _details(shape, order_key, other))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections import Counter, defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from itertools import groupby, pairwise
 from typing import Any
@@ -128,6 +129,31 @@ def test_copies_are_identical_and_conflicts_differ_in_their_details(asked: dict[
             assert message.expected_item == details(asked["shape"], message)
             if message.kind is MessageKind.CONFLICT:
                 assert message.expected_item != same[0].expected_item
+
+
+@settings(deadline=None)
+@given(asked())
+def test_other_spellings_say_the_same(asked: dict[str, Any]) -> None:
+    spelled = make_plan(**asked | {"shape": replace(asked["shape"], spellings=True)})
+    plain = make_plan(**asked)
+    for one, other in zip(plain.messages, spelled.messages, strict=True):
+        assert (one.order_key, one.kind, one.expected_item) == (
+            other.order_key,
+            other.kind,
+            other.expected_item,
+        )
+        if one.kind is MessageKind.COPY:
+            assert json.loads(one.body, parse_float=Decimal) == json.loads(
+                other.body, parse_float=Decimal
+            )
+        else:
+            assert one.body == other.body
+
+
+def test_copies_in_other_spellings_have_other_bytes() -> None:
+    plan = make_plan(replace(SIMPLE, spellings=True), orders=10, copies=5)
+    for messages in by_order(plan).values():
+        assert len({message.body for message in messages}) > 2
 
 
 @settings(deadline=None)

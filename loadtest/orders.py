@@ -319,11 +319,16 @@ def respelled(body: str, dice: Dice) -> str:
         depth += (token in ("{", "[")) - (token in ("}", "]"))
         if not spelled:
             spelled.append("")
-        if token.startswith('"') and token[1].isalnum() and token[1] < "\uffff" and dice.below(2):
-            token = f'"\\u{ord(token[1]):04x}{token[2:]}'
-        spelled[-1] += token + " " * dice.below(2)
+        spelled[-1] += _escaped(token, dice) + " " * dice.below(2)
     turn = dice.below(len(spelled))
     return "{" + ", ".join(spelled[turn:] + spelled[:turn]) + "}"
+
+
+def _escaped(token: str, dice: Dice) -> str:
+    """A text with its first letter as an escape, every other time."""
+    if token.startswith('"') and token[1].isalnum() and token[1] < "\uffff" and dice.below(2):
+        return f'"\\u{ord(token[1]):04x}{token[2:]}'
+    return token
 
 
 def expected_item(shape: OrderShape, body: str) -> str:

@@ -10,27 +10,33 @@ key, or with the flag.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
-
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from typing import Any, TypeGuard
 
 import consumer
-from analysis.errors import UsageError
-from analysis.schema import ExpectInfo, OrderInfo, ResultInfo, TableRole
-from consumer.faults import NO_FAULTS, FaultPlan
+from analysis.errors import EvidenceError, UsageError
+from analysis.schema import EffectInfo, ExpectInfo, OrderInfo, ResultInfo, TableRole
+from consumer.faults import NO_FAULTS, FaultPlan, FaultRule
 from loadtest import orders
+from loadtest.fault_rules import (
+    check_rules,
+    rules_of_flags,
+    rules_of_run,
+    rules_of_table,
+    with_flags,
+)
 from loadtest.orders import Dice, OrderShape, Value
 from loadtest.plan import Arrangement
+from loadtest.problems import Problems, did_you_mean, names_of, parse_section, unknown
 from loadtest.sections import (
+    EffectSection,
     ExpectSettings,
     FieldSection,
     HandlerSettings,
@@ -38,7 +44,6 @@ from loadtest.sections import (
     OrderSection,
     QueueSettings,
     ResultSettings,
-    Section,
     TableSettings,
     shown,
 )
@@ -74,6 +79,24 @@ _RESERVED = frozenset(
 # These would lead the handler's calls past the gateway that records them.
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
 
+# What can be asked of a service so that something happens outside of the tables judged.
+_EFFECT_CALLS: Mapping[str, tuple[str, ...]] = {
+    "sns": ("Publish", "PublishBatch"),
+    "sqs": ("SendMessage", "SendMessageBatch"),
+    "ses": ("SendEmail", "SendRawEmail", "SendTemplatedEmail", "SendBulkTemplatedEmail"),
+    "sesv2": ("SendEmail", "SendBulkEmail"),
+    "dynamodb": ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"),
+    "http": ("POST", "PUT", "PATCH", "DELETE", "GET"),
+}
+_EFFECT_RESOURCES = {"sns": "topic", "sqs": "queue", "dynamodb": "table", "http": "URL"}
+_DECLARED_BY = {
+    "topic": "[[effect]] of sns",
+    "queue": "[[effect]] of sqs",
+    "http": "[[effect]] of http",
+}
+_MAX_QUEUE_NAME = 38
+"""SQS takes 80 characters; the longest prefix of a run takes 42."""
+
 _REFERENCE_ORDER: Mapping[str, Any] = {
     "key": "id",
     "body": '{"id": "{id}", "quantity": {quantity}}',
@@ -95,6 +118,8 @@ class Settings:
     load: LoadSettings
     expect: ExpectSettings
     faults: FaultPlan = NO_FAULTS
+    effects: tuple[EffectInfo, ...] = ()
+    """Resources under their declared names."""
 
     # What run.json records. The handler's environment is not part of it: its values may be
     # secrets.
@@ -110,7 +135,23 @@ class Settings:
         return ExpectInfo(expect.contended_orders, expect.send_lag_s, expect.poison)
 
 
-def load_settings(config_path: Path | None, flags: Mapping[str, object], cwd: Path) -> Settings:
+@dataclass(frozen=True, slots=True)
+class FaultFlags:
+    """Faults asked for beside the configuration."""
+
+    rules: tuple[str, ...] = ()  # NAME[:OPTION][:lasting][=RATE], over the file's of that name
+    file: Path | None = None  # instead of [faults]: a file with that table, or a run's directory
+
+
+_NO_FLAGS = FaultFlags()
+
+
+def load_settings(
+    config_path: Path | None,
+    flags: Mapping[str, object],
+    cwd: Path,
+    faults: FaultFlags = _NO_FLAGS,
+) -> Settings:
     """Settings from the file (found in ``cwd`` if none is named) with the flags over it.
 
     :param flags: dotted key -> value, such as ``{"load.orders": 10}``; None for "not given".
@@ -119,7 +160,7 @@ def load_settings(config_path: Path | None, flags: Mapping[str, object], cwd: Pa
     :raises UsageError: with one line for each problem.
     """
     given = {key: value for key, value in flags.items() if value is not None}
-    return _settings(_read(config_path, cwd), given, cwd)
+    return _settings(_read(config_path, cwd), given, cwd, faults)
 
 
 def settings_of(data: Mapping[str, Any], base: Path) -> Settings:
@@ -128,12 +169,19 @@ def settings_of(data: Mapping[str, Any], base: Path) -> Settings:
     :param base: what its paths are relative to.
     :raises UsageError: with one line for each problem.
     """
-    return _settings(_Source("", "", base, data), {}, base)
+    return _settings(_Source("", "", base, data), {}, base, _NO_FLAGS)
 
 
-def _settings(source: _Source, given: Mapping[str, object], cwd: Path) -> Settings:
-    problems = _Problems(source, frozenset(given))
-    settings = _checked(_merged(source, given, cwd), problems)
+def _settings(
+    source: _Source, given: Mapping[str, object], cwd: Path, faults: FaultFlags
+) -> Settings:
+    problems = Problems(source.label, source.prefix, frozenset(given))
+    merged = _merged(source, given, cwd)
+    settings = _checked(merged, problems)
+    rules = _rules(merged.get("faults"), faults, cwd, settings, problems)
+    if settings is not None:
+        check_rules(rules, settings.queue, settings.load, problems)
+        settings = replace(settings, faults=FaultPlan(rules, settings.load.seed))
     if settings is None or problems.lines:
         raise UsageError("\n".join(problems.lines))
     return settings
@@ -142,21 +190,27 @@ def _settings(source: _Source, given: Mapping[str, object], cwd: Path) -> Settin
 def fill_names(environment: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     """The handler's environment with the run's own names put in.
 
-    ``{queue}``, ``{queue_url}``, ``{queue_arn}``, ``{dlq}``, ``{dlq_url}``, ``{dlq_arn}``
-    and ``{table:NAME}`` are replaced by ``names["queue"]`` and so on; doubled braces stand
-    for themselves: ``{{x}}`` gives ``{x}``.
+    ``{queue}``, ``{queue_url}``, ``{queue_arn}``, ``{dlq}``, ``{dlq_url}``, ``{dlq_arn}``,
+    ``{table:NAME}``, and of effects ``{topic:NAME}`` and ``{queue:NAME}`` with ``_arn`` and
+    ``_url``, are replaced by ``names["queue"]`` and so on; doubled braces stand for
+    themselves: ``{{x}}`` gives ``{x}``. ``{http:NAME}`` stays: its URL is known only where
+    the handler runs.
 
     :raises UsageError: for a placeholder that ``names`` does not have.
     """
     filled = {}
     for variable, text in environment.items():
+        own = {name: f"{{{name}}}" for name in _placeholders(text) if name.startswith("http:")}
+        known = {**names, **own}
         for name in _placeholders(text):
-            if name not in names:
+            if name not in known:
                 raise UsageError(f"handler.environment.{variable}: {_no_such_name(name, names)}")
-        filled[variable] = _ENVIRONMENT_PLACEHOLDER.sub(
-            lambda match: f"{{{match[1]}}}" if match[1] else names[match[2]], text
-        )
+        filled[variable] = _ENVIRONMENT_PLACEHOLDER.sub(partial(_put_in, known), text)
     return filled
+
+
+def _put_in(names: Mapping[str, str], match: re.Match[str]) -> str:
+    return f"{{{match[1]}}}" if match[1] else names[match[2]]
 
 
 # --- reading ----------------------------------------------------------------------------
@@ -231,43 +285,59 @@ def _merged(source: _Source, flags: Mapping[str, object], cwd: Path) -> dict[str
     return merged
 
 
-class _Problems:
-    """One line for everything that is wrong."""
+def _rules(
+    table: object, flags: FaultFlags, cwd: Path, settings: Settings | None, problems: Problems
+) -> tuple[FaultRule, ...]:
+    """The rules of the file, or of what ``--faults`` names, with those of the flags."""
+    rules: tuple[FaultRule, ...] = ()
+    if flags.file is not None:
+        label = f"--faults {flags.file}"
+        own = Problems(label, lines=problems.lines)
+        if (cwd / flags.file).is_dir():
+            rules = _rules_of_run(cwd / flags.file, label, settings, problems)
+        elif (source := _read_file(cwd / flags.file, label)) is not None:
+            for name in source.data:
+                if name != "faults":
+                    own.add(name, f"{unknown(name, ['faults'])}; this file may hold [faults] only")
+            rules = rules_of_table(source.data.get("faults", {}), own)
+    elif table is not None:
+        rules = rules_of_table(table, problems)
+    # Of a flag the place is the flag itself.
+    return with_flags(rules, rules_of_flags(flags.rules, Problems(lines=problems.lines)))
 
-    def __init__(self, source: _Source, flags: frozenset[str]) -> None:
-        self.lines: list[str] = []
-        self._source = source
-        self._flags = flags
 
-    def add(self, key: str, text: str) -> None:
-        """:param key: dotted, as in the file: ``load.orders``, ``table[0].name``."""
-        if key in self._flags:
-            place = _flag(key)
-        elif self._source.label:
-            place = f"{self._source.label}: {self._source.prefix}{key}"
-        else:
-            place = key
-        self.lines.append(f"{place}: {text}")
-
-
-def _flag(key: str) -> str:
-    return "--" + key.rpartition(".")[2].replace("_", "-")
+def _rules_of_run(
+    run_dir: Path, label: str, settings: Settings | None, problems: Problems
+) -> tuple[FaultRule, ...]:
+    try:
+        run, rules = rules_of_run(run_dir)
+    except EvidenceError as error:
+        problems.lines.append(f"{label}: {error}")
+        return ()
+    then = run.plan
+    if settings is not None and (settings.load.seed, settings.load.copies) != (
+        then.seed,
+        then.copies,
+    ):
+        problems.lines.append(
+            f"{label}: its faults name the messages of another plan; add --seed {then.seed} "
+            f"--copies {then.copies}, and what else that run was asked for"
+        )
+    return rules
 
 
 # --- checking ---------------------------------------------------------------------------
 
-_Model = TypeVar("_Model", bound=Section)
-
-_SECTIONS = ("handler", "queue", "table", "order", "result", "load", "expect")
+_SECTIONS = ("handler", "queue", "table", "effect", "order", "result", "load", "expect", "faults")
 
 _ENVIRONMENT_PLACEHOLDER = re.compile(r'\{\{([^{}"]+)\}\}|\{([^{}"]+)\}')
 
 
-def _checked(data: dict[str, Any], problems: _Problems) -> Settings | None:
+def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
     """None only if there are problems. A broken section does not hide what is wrong in others."""
     for name in data:
         if name not in _SECTIONS:
-            problems.add(name, _unknown(name, _SECTIONS))
+            problems.add(name, unknown(name, _SECTIONS))
     handler_data = _table(data, "handler", problems)
     queue_data = _table(data, "queue", problems)
     order_data = _table(data, "order", problems)
@@ -277,7 +347,7 @@ def _checked(data: dict[str, Any], problems: _Problems) -> Settings | None:
     if "code" not in handler_data and "handler" not in handler_data:
         handler_data |= {"code": Path(consumer.__file__).parent, "handler": "app.handler"}
         result_data = {"processed": "processed", "duplicate": "duplicate"} | result_data
-    if set(order_data) <= set(_names(OrderSection)) - {"key", "body"}:
+    if set(order_data) <= set(names_of(OrderSection)) - {"key", "body"}:
         order_data = {**_REFERENCE_ORDER, **order_data}
 
     tables = _tables(data.get("table"), order_data.get("key"), problems)
@@ -286,8 +356,9 @@ def _checked(data: dict[str, Any], problems: _Problems) -> Settings | None:
         problems.add("table", 'none has role = "orders", so there would be nothing to judge')
     if orders_table is not None:
         handler_data.setdefault("environment", {"TABLE_NAME": f"{{table:{orders_table.name}}}"})
-    _check_environment(handler_data.get("environment"), tables, problems)
-    handler = _section(HandlerSettings, handler_data, "handler", problems)
+    effects = _effects(data.get("effect"), tables, problems)
+    _check_environment(handler_data.get("environment"), tables, effects, problems)
+    handler = parse_section(HandlerSettings, handler_data, "handler", problems)
 
     # From the data: one broken key of a section must not hide this.
     timeout_s = handler_data.get("timeout", HandlerSettings.model_fields["timeout_s"].default)
@@ -300,11 +371,11 @@ def _checked(data: dict[str, Any], problems: _Problems) -> Settings | None:
                 f"must be at least handler.timeout, {timeout_s:g} s, or AWS refuses the "
                 f"mapping (got {visibility_s})",
             )
-    queue = _section(QueueSettings, queue_data, "queue", problems)
+    queue = parse_section(QueueSettings, queue_data, "queue", problems)
 
     order = _order_shape(order_data, orders_table, problems)
     load_data.setdefault("conflicts", 0.05 if order_data.get("conflict") else 0.0)
-    load = _section(LoadSettings, load_data, "load", problems)
+    load = parse_section(LoadSettings, load_data, "load", problems)
     if load and load.conflicts > 0 and not order_data.get("conflict"):
         problems.add(
             "load.conflicts",
@@ -318,12 +389,21 @@ def _checked(data: dict[str, Any], problems: _Problems) -> Settings | None:
         redeliveries_s = queue.visibility_timeout_s * queue.max_receive_count
         load = load.model_copy(update={"drain_limit_s": 60 + messages_s + redeliveries_s})
 
-    result = _section(ResultSettings, result_data, "result", problems)
-    expect = _section(ExpectSettings, _table(data, "expect", problems), "expect", problems)
+    result = parse_section(ResultSettings, result_data, "result", problems)
+    expect = parse_section(ExpectSettings, _table(data, "expect", problems), "expect", problems)
     valid_tables = tuple(table for table in tables if table is not None)
     if not (handler and queue and order and load and result and expect):
         return None
-    return Settings(handler, queue, valid_tables, order, result, load, expect)
+    return Settings(
+        handler,
+        queue,
+        valid_tables,
+        order,
+        result,
+        load,
+        expect,
+        effects=tuple(effect for effect in effects if effect is not None),
+    )
 
 
 def _is_time_s(value: object) -> TypeGuard[int | float]:
@@ -331,7 +411,7 @@ def _is_time_s(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e6
 
 
-def _table(data: Mapping[str, Any], name: str, problems: _Problems) -> dict[str, Any]:
+def _table(data: Mapping[str, Any], name: str, problems: Problems) -> dict[str, Any]:
     table = data.get(name, {})
     if isinstance(table, dict):
         return dict(table)
@@ -339,19 +419,7 @@ def _table(data: Mapping[str, Any], name: str, problems: _Problems) -> dict[str,
     return {}
 
 
-def _section(model: type[_Model], data: object, at: str, problems: _Problems) -> _Model | None:
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        for detail in error.errors(include_url=False):
-            key = at
-            for part in detail["loc"]:
-                key += f"[{part}]" if isinstance(part, int) else f".{part}"
-            problems.add(key, _sentence(detail, model))
-        return None
-
-
-def _tables(data: object, order_key: object, problems: _Problems) -> list[TableSettings | None]:
+def _tables(data: object, order_key: object, problems: Problems) -> list[TableSettings | None]:
     """The declared tables, None for a broken one; the default is one for orders and one that
     must not change."""
     if data is None:
@@ -367,7 +435,7 @@ def _tables(data: object, order_key: object, problems: _Problems) -> list[TableS
     for number, entry in enumerate(data):
         at = f"table[{number}]"
         role = TableRole.OTHER if number else TableRole.ORDERS
-        table = _section(
+        table = parse_section(
             TableSettings,
             {"role": role, **entry} if isinstance(entry, dict) else entry,
             at,
@@ -383,14 +451,99 @@ def _tables(data: object, order_key: object, problems: _Problems) -> list[TableS
     return tables
 
 
+def _effects(
+    data: object, tables: Sequence[TableSettings | None], problems: Problems
+) -> list[EffectInfo | None]:
+    """The declared effects, None for a broken one."""
+    if data is None:
+        return []
+    if not isinstance(data, list):
+        problems.add("effect", "must be a list of tables: [[effect]]")
+        return [None]
+    effects: list[EffectInfo | None] = []
+    for number, entry in enumerate(data):
+        at = f"effect[{number}]"
+        section = parse_section(EffectSection, entry, at, problems)
+        effect = None if section is None else _effect(section, at, tables, problems)
+        if effect and any(other and other.name == effect.name for other in effects):
+            problems.add(at, f'"{effect.name}" is declared twice')
+        effects.append(effect)
+    return effects
+
+
+def _effect(
+    section: EffectSection, at: str, tables: Sequence[TableSettings | None], problems: Problems
+) -> EffectInfo | None:
+    before = len(problems.lines)
+    service, _, operation = section.call.partition(":")
+    resource = section.resource
+    if service not in _EFFECT_CALLS:
+        hint = did_you_mean(service, _EFFECT_CALLS)
+        problems.add(
+            f"{at}.call",
+            "must be SERVICE:OPERATION, such as sns:Publish, with one of the services "
+            f"{', '.join(_EFFECT_CALLS)}{hint} (got {shown(section.call)})",
+        )
+        return None
+    operations = _EFFECT_CALLS[service]
+    if operation not in operations:
+        hint = did_you_mean(operation, operations)
+        problems.add(
+            f"{at}.call",
+            f"an effect of {service} is one of {', '.join(operations)}{hint} "
+            f"(got {shown(section.call)})",
+        )
+    what = _EFFECT_RESOURCES.get(service)
+    if what is None and resource is not None:
+        problems.add(f"{at}.resource", f"does not go with {service}: all its sends count together")
+    elif what is not None and resource is None:
+        problems.add(f"{at}.resource", f"is missing: name the {what}")
+    elif service == "dynamodb" and None not in tables:
+        names = [table.name for table in tables if table]
+        if resource not in names:
+            problems.add(
+                f"{at}.resource",
+                f'no [[table]] is called "{resource}"{did_you_mean(str(resource), names)}; '
+                f"declared: {', '.join(names)}",
+            )
+    elif service in ("sns", "sqs") and resource is not None:
+        longest = _MAX_QUEUE_NAME
+        if len(resource) > longest or "." in resource:
+            problems.add(
+                f"{at}.resource",
+                f"must be at most {longest} letters, digits, _ and - (got {shown(resource)})",
+            )
+    if len(problems.lines) > before:
+        return None
+    name = section.call if resource is None else f"{section.call} {resource}"
+    return EffectInfo(service, operation, resource, section.key, name)
+
+
+def _names_of_effect(effect: EffectInfo) -> list[str]:
+    """The placeholders that stand for its resource."""
+    match effect.service:
+        case "sns":
+            return [f"topic:{effect.resource}", f"topic:{effect.resource}_arn"]
+        case "sqs":
+            return [f"queue:{effect.resource}{part}" for part in ("", "_url", "_arn")]
+        case "http":
+            return [f"http:{effect.resource}"]
+    return []
+
+
 def _check_environment(
-    environment: object, tables: Sequence[TableSettings | None], problems: _Problems
+    environment: object,
+    tables: Sequence[TableSettings | None],
+    effects: Sequence[EffectInfo | None],
+    problems: Problems,
 ) -> None:
     if not isinstance(environment, dict):
         return  # the section's own check says so
     names = ["queue", "queue_url", "queue_arn", "dlq", "dlq_url", "dlq_arn"]
     for table in tables:
         names += [f"table:{table.name}"] if table else []
+    for effect in effects:
+        names += _names_of_effect(effect) if effect else []
     for variable, text in environment.items():
         at = f"handler.environment.{variable}"
         if variable in _RESERVED:
@@ -399,7 +552,7 @@ def _check_environment(
             problems.add(at, "cannot be set: the run points the handler at its own endpoint")
         elif not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]+", variable):
             problems.add(at, "needs a name of two or more letters, digits and _, a letter first")
-        if isinstance(text, str) and None not in tables:
+        if isinstance(text, str) and None not in tables and None not in effects:
             for name in _placeholders(text):
                 if name not in names:
                     problems.add(at, _no_such_name(name, names))
@@ -413,30 +566,36 @@ def _placeholders(text: str) -> list[str]:
 
 
 def _no_such_name(name: str, names: Iterable[str]) -> str:
+    kind, colon, _ = name.partition(":")
+    declared = ""
+    if colon and kind in _DECLARED_BY:
+        alike = [known for known in names if known.startswith(f"{kind}:")]
+        there = ", ".join(f"{{{known}}}" for known in alike) or "none"
+        declared = f" ({_DECLARED_BY[kind]} declares: {there})"
     return (
-        f"{{{name}}} is not a name of this run{_did_you_mean(name, names)}; "
+        f"{{{name}}} is not a name of this run{did_you_mean(name, names)}{declared}; "
         f"write {{{{{name}}}}} for the text {{{name}}} itself"
     )
 
 
 def _order_shape(
-    data: dict[str, Any], orders_table: TableSettings | None, problems: _Problems
+    data: dict[str, Any], orders_table: TableSettings | None, problems: Problems
 ) -> OrderShape | None:
-    known = _names(OrderSection)
+    known = names_of(OrderSection)
     own = {name: value for name, value in data.items() if name in known}
     fields: dict[str, orders.Field | None] = {}
     for name, value in data.items():
         if name in known:
             continue
         if not isinstance(value, dict):
-            problems.add(f"order.{name}", _unknown(name, known) + ", nor is its value a generator")
+            problems.add(f"order.{name}", unknown(name, known) + ", nor is its value a generator")
             continue
-        generator = _section(FieldSection, value, f"order.{name}", problems)
+        generator = parse_section(FieldSection, value, f"order.{name}", problems)
         fields[name] = generator.field() if generator else None
     names = [own["key"], *fields] if "key" in own else [*fields]
     members = ", ".join(f'"{name}": {{{name}}}' for name in names)
     own.setdefault("body", f"{{{members}}}")
-    section = _section(OrderSection, own, "order", problems)
+    section = parse_section(OrderSection, own, "order", problems)
     if section is None or not _fields_fit(section, fields, problems):
         return None
     valid = {name: field for name, field in fields.items() if field is not None}
@@ -446,7 +605,7 @@ def _order_shape(
 
 
 def _fields_fit(
-    section: OrderSection, fields: Mapping[str, orders.Field | None], problems: _Problems
+    section: OrderSection, fields: Mapping[str, orders.Field | None], problems: Problems
 ) -> bool:
     """Whether body, generators and conflict fields belong to each other."""
     before = len(problems.lines)
@@ -454,7 +613,7 @@ def _fields_fit(
     whole = orders.members(section.body)
     for name in names:
         if name != section.key and name not in fields:
-            hint = _did_you_mean(name, [section.key, *fields])
+            hint = did_you_mean(name, [section.key, *fields])
             text = f"{{{name}}} has no generator{hint}; give it one, [order] {name} = {{ ... }}"
             problems.add("order.body", text)
     if section.key not in names:
@@ -469,7 +628,7 @@ def _fields_fit(
             problems.add(f"order.{name}.optional", text)
     for name in section.conflict:
         if name not in fields:
-            hint = _did_you_mean(name, fields)
+            hint = did_you_mean(name, fields)
             problems.add("order.conflict", f'"{name}" is not a field with a generator{hint}')
         elif (field := fields[name]) and not field.varies():
             problems.add("order.conflict", f'"{name}" has only one value: nothing can differ in it')
@@ -480,7 +639,7 @@ def _shape(
     section: OrderSection,
     fields: Mapping[str, orders.Field],
     orders_table: TableSettings,
-    problems: _Problems,
+    problems: Problems,
 ) -> OrderShape | None:
     """The shape, if bodies made with it are what they must be."""
     before = len(problems.lines)
@@ -489,7 +648,7 @@ def _shape(
         return None
     for name in section.item:
         if name not in details:
-            text = f"the body has no such field{_did_you_mean(name, details)}"
+            text = f"the body has no such field{did_you_mean(name, details)}"
             problems.add(f"order.item.{name}", text)
     attributes = {name: section.item.get(name, name) for name in details}
     attributes[section.key] = section.item.get(section.key, orders_table.key)
@@ -518,7 +677,7 @@ def _shape(
 
 
 def _sample(
-    section: OrderSection, fields: Mapping[str, orders.Field], key_type: str, problems: _Problems
+    section: OrderSection, fields: Mapping[str, orders.Field], key_type: str, problems: Problems
 ) -> dict[str, Any] | None:
     """The details of one order with all its fields; None if some body would be no order."""
     dice = Dice(0, "sample")
@@ -551,68 +710,3 @@ def _sample(
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
-
-
-# --- words ------------------------------------------------------------------------------
-
-
-def _names(model: type[Section]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    return f"is not a known setting{_did_you_mean(name, known)}"
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _sentence(detail: ErrorDetails, model: type[Section]) -> str:
-    """One validation error in our words."""
-    context = detail.get("ctx", {})
-    match detail["type"]:
-        case "missing":
-            return "is missing"
-        case "extra_forbidden":
-            return _unknown(str(detail["loc"][-1]), _names(model))
-        case "value_error":
-            return str(context["error"])
-        case "greater_than_equal":
-            text = f"must be at least {context['ge']:g}"
-        case "greater_than":
-            text = f"must be above {context['gt']:g}"
-        case "less_than_equal":
-            text = f"must be at most {context['le']:g}"
-        case "less_than":
-            text = f"must be below {context['lt']:g}"
-        case "literal_error" | "enum":
-            text = f"must be {context['expected']}"
-        case "int_type":
-            text = "must be a whole number"
-        case "float_type":
-            text = "must be a number"
-        case "finite_number":
-            text = "must be a finite number"
-        case "bool_type":
-            text = "must be true or false"
-        case "string_type" | "path_type":
-            text = "must be text"
-        case "string_too_short":
-            text = "must not be empty"
-        case "string_too_long":
-            text = f"must be at most {context['max_length']} characters long"
-        case "string_pattern_mismatch":
-            text = "may hold only letters, digits, _, - and ."
-        case "tuple_type":
-            text = "must be a list"
-        case "too_short":
-            text = "must not be empty"
-        case "dict_type" | "model_type":
-            text = "must be a table"
-        case _:
-            text = detail["msg"]
-    if detail["loc"][:1] == ("environment",):
-        return text  # its value may be a secret
-    return f"{text} (got {shown(detail['input'])})"

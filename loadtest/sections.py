@@ -16,13 +16,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from analysis.schema import TableRole
+from analysis.schema import MessageKind, TableRole
 from loadtest import orders
 from loadtest.orders import PoisonKind
 from loadtest.plan import Arrangement
 
 _MAX_TEXT = 100_000
 """Characters of one text field; DynamoDB stores items up to 400 KB."""
+
+_MAX_SECONDS = 1e9
+"""Thirty years, and what a clock may be ahead."""
 
 _MAX_NUMBER = 10**38
 """DynamoDB keeps 38 digits of a number."""
@@ -112,6 +115,47 @@ class LoadSettings(Section):
     drain_limit_s: float = Field(60.0, alias="drain_limit", gt=0)
     """How long after the last send everything must have settled. Unless given, a minute, and
     what a drain of 10 messages a second and all deliveries of a failing message take."""
+
+
+def _seconds(value: object) -> tuple[float, float] | None:
+    match value:
+        case int() | float() as fixed if not _has_bool([fixed]):
+            low = high = float(fixed)
+        case [int() | float() as lowest, int() | float() as highest] if not _has_bool(value):
+            low, high = float(lowest), float(highest)
+        case _:
+            raise ValueError(
+                f"must be a number of seconds or [lowest, highest] (got {shown(value)})"
+            )
+    if not 0 <= low <= high < _MAX_SECONDS:
+        raise ValueError(f"must be 0 or more, the lowest first (got {shown(value)})")
+    return low, high
+
+
+class FaultSection(Section):
+    """``[faults]``'s rule of one name."""
+
+    rate: float = Field(1.0, ge=0, le=1)
+    option: str | None = Field(None, min_length=1)
+    lasting: bool = False
+    seconds: Annotated[tuple[float, float] | None, BeforeValidator(_seconds)] = None
+    service: str | None = Field(None, min_length=1)
+    operation: str | None = Field(None, min_length=1)
+    resource: str | None = Field(None, min_length=1)
+    call: int | None = Field(None, ge=1)
+    message: int | None = Field(None, ge=1)
+    copy_no: int | None = Field(None, alias="copy", ge=1)
+    kind: Annotated[MessageKind | None, Field(strict=False)] = None
+    receive: int | None = Field(None, ge=1)
+    every: int | None = Field(None, ge=1)
+
+
+class EffectSection(Section):
+    """``[[effect]]``: calls that count as one side effect."""
+
+    call: str
+    resource: str | None = Field(None, pattern=r"^[A-Za-z0-9_.-]+$", max_length=200)
+    key: str = Field(min_length=1)
 
 
 class ExpectSettings(Section):

@@ -1,7 +1,8 @@
 """One execution environment: a process that runs the user's handler, one event at a time.
 
 It is replaced when it dies or is killed, as Lambda does: globals are lost, the temporary
-folder stays.
+folder stays. The faults that strike an invocation are carried out here: killed before its
+answer counts, met by a new process, frozen after its answer, run with a clock that is ahead.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import asyncio
 import importlib.util
 import os
 import platform
+import re
 import shutil
+import signal
 import sys
 import uuid
 from collections.abc import Mapping
@@ -21,7 +24,8 @@ from typing import Any, Protocol
 from analysis.errors import HandlerError
 from analysis.schema import Invocation, Outcome
 from consumer.clock import Clock
-from consumer.faults import Occupant
+from consumer.faults import FaultName, Occupant
+from consumer.handler_clock import HandlerClock
 from consumer.injector import Injector
 from consumer.processes import BoundedLog, Child, Processes
 from consumer.recorder import Recorder
@@ -32,6 +36,7 @@ INIT_TIMEOUT_S = 60.0
 """Lambda allows the init phase 10 s; a loaded laptop that starts many at once needs longer."""
 _KEPT_CHARACTERS = 16_384
 _HERE = Path(__file__).parent
+_HTTP_EFFECT = re.compile(r"\{http:([^{}]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class HandlerSpec:
     timeout_s: float
     region: str
     variables: Mapping[str, str] = field(default_factory=dict)
+    """``{http:NAME}`` in a value stands for the URL of the effect NAME at the gateway."""
     client: str = "awslambdaric" if importlib.util.find_spec("awslambdaric") else "minimal"
 
     @property
@@ -55,9 +61,11 @@ class HandlerSpec:
 
 
 def lambda_variables(
-    spec: HandlerSpec, runtime_api: str, endpoint_url: str, tmp: Path, stream: str
+    spec: HandlerSpec, endpoint_url: str, tmp: Path, stream: str
 ) -> dict[str, str]:
     """The process's environment: Lambda's reserved variables, then the user's.
+
+    Without ``AWS_LAMBDA_RUNTIME_API``, which is another one for each process.
 
     Names are those of the Lambda developer guide ("Defined runtime environment
     variables"). Nothing of the tester's own environment is passed on but what an
@@ -78,7 +86,6 @@ def lambda_variables(
         "PYTHONDONTWRITEBYTECODE": "1",  # leave no trace in the user's folder
         "_HANDLER": spec.handler,
         "LAMBDA_TASK_ROOT": str(spec.code),
-        "AWS_LAMBDA_RUNTIME_API": runtime_api,
         "AWS_LAMBDA_FUNCTION_NAME": spec.function_name,
         "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
         "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "128",
@@ -95,7 +102,10 @@ def lambda_variables(
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
-        **spec.variables,
+        **{
+            name: _HTTP_EFFECT.sub(rf"{endpoint_url}/onceproof-http/\1", value)
+            for name, value in spec.variables.items()
+        },
     }
 
 
@@ -105,6 +115,15 @@ class Doors(Protocol):
     async def open_door(self, occupant: Occupant) -> str:
         """The endpoint URL for this environment."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """One process of the handler and what it speaks to."""
+
+    child: Child
+    exited: asyncio.Task[int]  # its exit status
+    api: RuntimeApi
 
 
 class Environment:
@@ -133,61 +152,73 @@ class Environment:
         self._recorder = recorder
         self._clock = clock
         self._injector = injector
-        self._child: Child | None = None
-        self._exited: asyncio.Task[int] | None = None
+        self._handler_clock: HandlerClock | None = None  # None: the host's
+        self._process: _Process | None = None
+        self._thaws: asyncio.TimerHandle | None = None  # set while the process is frozen
         self._cold = True
 
     async def open(self) -> None:
-        """Make the addresses it speaks to and start its first process.
+        """Make the endpoint it speaks to and start its first process.
 
         :raises HandlerError: when the handler cannot be imported or started.
+        :raises UsageError: when the plan moves the handler's clock and this system cannot.
         """
         self._tmp.mkdir(parents=True, exist_ok=True)
         self._log = BoundedLog(self._log_path)
-        self._api = RuntimeApi(self._spec.arn)
         self._variables = lambda_variables(
             self._spec,
-            await self._api.start(),
             await self._gateway.open_door(self),
             self._tmp,
             stream=f"environment-{self.slot}",
         )
-        await self.prepare()
+        if self._injector.plan.has(FaultName.CLOCK):
+            self._handler_clock = HandlerClock(self._tmp.with_name(f"clock-{self.slot}"))
+            self._variables |= self._handler_clock.variables(self._variables)
+        process = await self._prepared()
+        if self._handler_clock is not None:
+            self._handler_clock.check(process.child.pid)
 
     async def close(self) -> None:
-        if self._child is not None:
-            await self._end_process()
-        await self._api.close()
+        await self.kill()
+        if self._handler_clock is not None:
+            self._handler_clock.close()
         self._log.close()
         shutil.rmtree(self._tmp, ignore_errors=True)
 
     async def prepare(self) -> None:
         """Make sure that a process is there and asks for work; replace a dead one.
 
+        A frozen process will ask when it is thawed, by its next event or in time.
+
         :raises HandlerError: with the handler's own traceback when it does not start.
         """
-        if self._exited is None or self._exited.done():
-            await self._start_process()
-        assert self._exited is not None
-        idle = asyncio.ensure_future(self._api.idle())
-        failed = asyncio.ensure_future(self._api.init_error())
+        if self._process is None or self._process.exited.done() or self._thaws is None:
+            await self._prepared()
+
+    async def _prepared(self) -> _Process:
+        """The process, when it asks for work."""
+        process = self._process
+        if process is None or process.exited.done():
+            process = await self._start_process()
+        idle = asyncio.ensure_future(process.api.idle())
+        failed = asyncio.ensure_future(process.api.init_error())
         try:
             done, _ = await asyncio.wait(
-                {idle, failed, self._exited},
+                {idle, failed, process.exited},
                 timeout=INIT_TIMEOUT_S,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if idle in done:
-                return
+                return process
             if failed in done:
                 reply = failed.result()
                 raise self._init_error(f"{reply.error_type}: {reply.error_message}")
         finally:
             idle.cancel()
             failed.cancel()
-        if self._exited in done:
-            await self._child_output()
-            status = _exit_words(self._exited.result())
+        if process.exited in done:
+            await process.child.output_end()
+            status = _exit_words(process.exited.result())
             raise self._init_error(f"the process ended ({status})\n{self._log.tail().strip()}")
         raise self._init_error(f"it did not finish its import within {INIT_TIMEOUT_S:g} s")
 
@@ -196,10 +227,18 @@ class Environment:
 
         A handler that passes its timeout is killed with all that it forked.
         """
-        await self.prepare()
-        assert self._exited is not None
+        cold_start = self._injector.strike_invocation(invocation_id, FaultName.COLD_START)
+        if cold_start is not None:
+            await self.kill()
+        self._thaw()
+        process = await self._prepared()
+        clock = self._injector.strike_invocation(invocation_id, FaultName.CLOCK)
+        ahead_s = clock.seconds if clock is not None else 0.0
+        if self._handler_clock is not None:
+            self._handler_clock.set_ahead(ahead_s)
         started_at = self._clock.now_ns()
-        deadline_ns = started_at + round(self._spec.timeout_s * 1e9)
+        # By the handler's clock, with which it counts its remaining time.
+        deadline_ns = started_at + round((self._spec.timeout_s + ahead_s) * 1e9)
         job = Job(str(uuid.uuid4()), event, deadline_ns // 1_000_000)
         row = Invocation(
             invocation_id=invocation_id,
@@ -209,25 +248,28 @@ class Environment:
             started_at=started_at,
         )
         self._recorder.write(row)
+        for strike in (cold_start, clock):
+            if strike is not None:
+                self._injector.fire(strike, invocation_id=invocation_id)
         self._cold = False
         self.current_invocation = invocation_id
-        reply = self._api.hand(job)
+        reply = process.api.hand(job, lambda: self._answered(invocation_id, process))
         try:
-            waited: set[asyncio.Future[Any]] = {reply, self._exited}
+            waited: set[asyncio.Future[Any]] = {reply, process.exited}
             await asyncio.wait(
                 waited, timeout=self._spec.timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if reply.done():
                 ended = self._ended(row, reply.result())
-            elif self._exited.done():
+            elif process.exited.done():
                 ended = self._broken(
                     row,
                     Outcome.CRASHED,
                     "Runtime.ExitError",
-                    f"the process ended in mid-run ({_exit_words(self._exited.result())})",
+                    f"the process ended in mid-run ({_exit_words(process.exited.result())})",
                 )
             else:
-                await self._end_process()
+                await self.kill()
                 ended = self._broken(
                     row,
                     Outcome.TIMED_OUT,
@@ -263,13 +305,43 @@ class Environment:
 
     async def kill(self) -> None:
         """End the process now, with all that it forked; the next event meets a new one."""
-        if self._child is not None:
-            await self._end_process()
+        process = self._process  # while it ends, the next one may already start
+        if process is None:
+            return
+        self._processes.signal(process.child, signal.SIGKILL)
+        if self._thaws is not None:
+            self._thaws.cancel()
+            self._thaws = None
+        await process.api.close()
+        await self._processes.end(process.child)
+        await process.exited
+        if self._handler_clock is not None:
+            self._handler_clock.remove_traces(process.child.pid)
 
-    async def _start_process(self) -> None:
-        if self._child is not None:
-            await self._end_process()
-        self._api.reset()
+    def _answered(self, invocation_id: int, process: _Process) -> bool:
+        """Meet the faults that wait for an answer; whether this one counts."""
+        strike = self._injector.strike_invocation(
+            invocation_id, FaultName.CRASH_BEFORE_ANSWER, FaultName.FREEZE
+        )
+        if strike is None:
+            return True
+        freezes = strike.name is FaultName.FREEZE
+        self._processes.signal(process.child, signal.SIGSTOP if freezes else signal.SIGKILL)
+        if freezes:
+            loop = asyncio.get_running_loop()
+            self._thaws = loop.call_later(strike.seconds, self._thaw)
+        self._injector.fire(strike, invocation_id=invocation_id)
+        return freezes
+
+    def _thaw(self) -> None:
+        if self._thaws is not None:
+            assert self._process is not None
+            self._thaws.cancel()
+            self._thaws = None
+            self._processes.signal(self._process.child, signal.SIGCONT)
+
+    async def _start_process(self) -> _Process:
+        await self.kill()
         client = self._spec.client
         if client == "minimal":
             client = str(_HERE / "minimal_runtime.py")
@@ -283,19 +355,18 @@ class Environment:
             client,
             self._spec.handler,
         ]
-        self._child = await self._processes.start(
-            argv, env=self._variables, cwd=self._spec.code, log=self._log
-        )
-        self._exited = asyncio.create_task(self._child.wait())
+        api = RuntimeApi(self._spec.arn)
+        try:
+            variables = {**self._variables, "AWS_LAMBDA_RUNTIME_API": await api.start()}
+            child = await self._processes.start(
+                argv, env=variables, cwd=self._spec.code, log=self._log
+            )
+        except BaseException:
+            await api.close()
+            raise
+        self._process = _Process(child, asyncio.create_task(child.wait()), api)
         self._cold = True
-
-    async def _end_process(self) -> None:
-        assert self._child is not None
-        await self._processes.end(self._child)
-
-    async def _child_output(self) -> None:
-        assert self._child is not None
-        await self._child.output_end()
+        return self._process
 
     def _init_error(self, reason: str) -> HandlerError:
         return HandlerError(

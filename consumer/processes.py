@@ -154,11 +154,16 @@ class Processes:
         self._children[child.pid] = child
         return child
 
+    def signal(self, child: Child, number: signal.Signals) -> None:
+        """Signal the child and all it forked; nobody once it has been ended."""
+        if child.pid in self._children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, number)
+
     async def end(self, child: Child) -> int:
-        """Kill the child with all it forked, and wait; its exit status."""
+        """Kill the child with all it forked, stopped or not, and wait; its exit status."""
         # Also when the child has exited by itself: what it forked may still run.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
+        self.signal(child, signal.SIGKILL)
         status = await child.wait()
         await child.close()
         if self._children.pop(child.pid, None):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -45,33 +46,25 @@ class Reply:
             return self.body.decode("utf-8", "replace")
 
 
-class _Conversation:
-    """What was said with one process."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.idle = asyncio.Event()  # the process asks for its next job
-        self.next_job: asyncio.Future[Job | None] = loop.create_future()
-        self.init_error: asyncio.Future[Reply] = loop.create_future()
-        self.request_id: str | None = None  # the job under way
-        self.reply: asyncio.Future[Reply] = loop.create_future()
-
-    def end(self) -> None:
-        if not self.next_job.done():
-            self.next_job.set_result(None)
-
-
 class RuntimeApi:
-    """Serves ``next``, ``response``, ``error`` and ``init/error`` to one process at a time.
+    """Serves ``next``, ``response``, ``error`` and ``init/error`` to one process.
 
-    The process is replaced with :meth:`reset`; the address stays.
+    The next process gets a new one: nothing that a killed process had still sent can be
+    taken for the words of its successor. Make it inside a running event loop.
     """
 
     def __init__(self, function_arn: str) -> None:
+        loop = asyncio.get_running_loop()
         self._arn = function_arn
         self._web = web.Server(self._handle, access_log=None)
-        self._conversation = _Conversation()
         self._server: asyncio.Server | None = None
+        self._closed = False
+        self._idle = asyncio.Event()  # the process asks for its next job
+        self._next_job: asyncio.Future[Job | None] = loop.create_future()
+        self._init_error: asyncio.Future[Reply] = loop.create_future()
+        self._request_id: str | None = None  # the job under way
+        self._reply: asyncio.Future[Reply] = loop.create_future()
+        self._at_answer: Callable[[], bool]
 
     async def start(self) -> str:
         """Listen; the value for ``AWS_LAMBDA_RUNTIME_API`` (``host:port``)."""
@@ -81,32 +74,35 @@ class RuntimeApi:
         return f"{host}:{port}"
 
     async def close(self) -> None:
-        self._conversation.end()
+        """Hear no more of the process, from now on."""
+        self._closed = True
+        self._request_id = None
+        if not self._next_job.done():
+            self._next_job.set_result(None)
         if self._server is not None:
             self._server.close()
             await self._web.shutdown(0.5)
 
-    def reset(self) -> None:
-        """Forget the process spoken with so far: a new one starts."""
-        self._conversation.end()
-        self._conversation = _Conversation()
-
     async def idle(self) -> None:
         """Wait until the process asks for a job."""
-        await self._conversation.idle.wait()
+        await self._idle.wait()
 
     async def init_error(self) -> Reply:
         """Wait until the process reports that it could not start (perhaps for ever)."""
-        return await asyncio.shield(self._conversation.init_error)
+        return await asyncio.shield(self._init_error)
 
-    def hand(self, job: Job) -> asyncio.Future[Reply]:
-        """Give an idle process its job; the future is its answer."""
-        conversation = self._conversation
-        conversation.idle.clear()
-        conversation.request_id = job.request_id
-        conversation.reply = asyncio.get_running_loop().create_future()
-        conversation.next_job.set_result(job)
-        return conversation.reply
+    def hand(self, job: Job, at_answer: Callable[[], bool]) -> asyncio.Future[Reply]:
+        """Give an idle process its job; the future is its answer.
+
+        :param at_answer: called when the answer has come in and the process does not know
+            yet; says whether the answer counts.
+        """
+        self._idle.clear()
+        self._request_id = job.request_id
+        self._reply = asyncio.get_running_loop().create_future()
+        self._at_answer = at_answer
+        self._next_job.set_result(job)
+        return self._reply
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.removeprefix(_BASE)
@@ -126,16 +122,17 @@ class RuntimeApi:
                 return self._settle(request_id, await _error_reply(request))
             case ["init", "error"]:
                 reply = await _error_reply(request)
-                if not self._conversation.init_error.done():
-                    self._conversation.init_error.set_result(reply)
+                if not self._init_error.done():
+                    self._init_error.set_result(reply)
                 return _status(202, "OK")
         return _status(404, "NotFound")
 
     async def _next(self) -> web.Response:
-        conversation = self._conversation
-        conversation.next_job = asyncio.get_running_loop().create_future()
-        conversation.idle.set()
-        job = await conversation.next_job
+        if self._closed:
+            return _status(500, "Exit")
+        self._next_job = asyncio.get_running_loop().create_future()
+        self._idle.set()
+        job = await self._next_job
         if job is None:
             return _status(500, "Exit")
         headers = {
@@ -149,10 +146,11 @@ class RuntimeApi:
         return web.Response(body=job.event, headers=headers)
 
     def _settle(self, request_id: str, reply: Reply) -> web.Response:
-        conversation = self._conversation
-        if request_id != conversation.request_id or conversation.reply.done():
+        if request_id != self._request_id:
             return _status(400, "InvalidRequestID")
-        conversation.reply.set_result(reply)
+        self._request_id = None
+        if self._at_answer():
+            self._reply.set_result(reply)
         return _status(202, "OK")
 
 

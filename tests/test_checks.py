@@ -214,6 +214,82 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
         RUN,
         {"unrelated-write"},
     ),
+    (
+        "rejected, then written all the same",
+        "1<A4 1+ 1>p 2<A4 2- 2+/any 2>p",
+        RUN,
+        {"overwrite"},
+    ),
+    ("phantom that no recorded write made", "1<A4 1>. =A7", RUN, {"phantom-write"}),
+    (
+        "lost: one write failed, the reply to another was lost",
+        "1<A4 1! 1!/reply=unknown 1>.",
+        RUN,
+        {"lost-order"},
+    ),
+    ("lost, though named as failed", "1<A4 1>b/names/open 1*", BATCHES, {"lost-order"}),
+    ("poison acknowledged after a failed write", "1<X! 1! 1>.", RUN, {"poison-acknowledged"}),
+    (
+        "poison stored in steps, run killed",
+        "1<X! 1+/status=CLAIMED 1+/any/status=COMPLETED 1>f",
+        replace(CLAIMS, status=RunStatus.RUNNING, ended_at=None),
+        {"poison-stored"},
+    ),
+    (
+        "duplicate dead-lettered, known from a read",
+        "1<A4 2<A4 1+ 2r 2>f dlq#2 1>p",
+        RUN,
+        {"duplicate-failed"},
+    ),
+    (
+        "another order of the batch was written, this one reported as duplicate",
+        "1<A4,B3 1+/of=B 1>d 2<A4 2+ 2>p",
+        BATCHES,
+        {"unjustified-rejection", "result-mismatch"},
+    ),
+    (
+        "another order of the batch was written, this one reported as processed",
+        "1<A4 1+ 1>p 2<A4,B3 2-/of=A 2+/of=B 2>p",
+        BATCHES,
+        {"result-mismatch"},
+    ),
+    (
+        "processed before it was written",
+        "1<A4 1>p 1+",
+        RUN,
+        {"result-mismatch", "premature-ack"},
+    ),
+    (
+        "deleted before the second of two writes",
+        "1<A4 1+ 1. 1>p 1+/update/any/status=SENT",
+        RUN,
+        {"premature-ack"},
+    ),
+    (
+        "stored, and named as failed because another order failed",
+        "1<A4,B3 1+/of=A 1!/of=B 1>b 2<#1 2- 2>d 3<#2 3+ 3>p",
+        BATCHES,
+        {"batch-misreport"},
+    ),
+    (
+        "claim left by a write of which nobody knows",
+        "1<A4 1?/status=CLAIMED/did 1>timeout 2<#1 2-/status=CLAIMED 2>f dlq#1",
+        CLAIMS,
+        {"stuck-message"},
+    ),
+    (
+        "claim left by who took it over from one that crashed",
+        "1<A4 2<A4 1+/status=CLAIMED 2+/any/status=CLAIMED2 1r/fault 1>crash 2>f dlq#1 dlq#2",
+        CLAIMS,
+        {"stuck-message"},
+    ),
+    (
+        "claim left by a crash, seen before and after it",
+        "1<A4 2<A4 2+/status=CLAIMED 2r/fault 2>crash 1-/status=CLAIMED 1>f dlq#1 "
+        "3<#2 3-/status=CLAIMED 3>f dlq#2",
+        CLAIMS,
+        {"stuck-message"},
+    ),
     # a definite finding counts in a run that was killed
     (
         "reference written, run killed",
@@ -337,7 +413,7 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
         "1<A4,B3 1+/of=A 1!/of=A/update/any 1>f 2<#1 2- 2>d 3<#2 3+ 3>p",
         BATCHES,
     ),
-    ("a batch of one raises", "1<A4 1+ 1>f 2<#1 2- 2>d", BATCHES),
+    ("a batch of one raises", "1<A4 1+ 1>f 2<#1 2- 2>d 3<B3,C3 3+/of=B 3+/of=C 3>p", BATCHES),
     (
         "a batch raises where that is the only way to report",
         "1<A4,B3 1+/of=A 1+/of=B 1>f 2<#1 2- 2>d 3<#2 3- 3>d",
@@ -346,6 +422,71 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ("step rejected because nothing is there", "1<A4 1-/cond=attribute_exists(id) 1+ 1>p", RUN),
     ("a text in the answer", "1<A4 1+ 1>p/says=4 2<A4 2- 2>d/says=4", RUN),
     ("never accepted", "plan#A4 1<B2 1+ 1>p", RUN),
+    ("unknown, and processed", "1<A4 1?/did 1>p", RUN),
+    ("unknown, sent again without a condition", "1<A4 1?/any/did 1+/any 1>p", RUN),
+    (
+        "processed by a redelivery, and the first one wrote",
+        "1<A4 1+ 1>timeout 2<#1 2- 2>p/keep 3<#1 3? 3>timeout 4<#1 4- 4>d",
+        RUN,
+    ),
+    ("processed as the other one wrote", "1<A4 2<#1 1.&2>p/keep 1+ 1>p", RUN),
+    (
+        "unknown under a key with a prefix, then a duplicate",
+        "1<A4 1?/key=ORDER#A/did 1>timeout 2<#1 2-/key=ORDER#A 2>d",
+        RUN,
+    ),
+    (
+        "refused as the first was stored",
+        "1<A4 1. 1+&2<A4 2>f dlq#2 1>p",
+        RUN,
+    ),
+    (
+        "refused before the order was stored, though its guard was complete",
+        "1<A4 1+/on=guard/status=COMPLETED 2<A4 2-/on=guard 1+ 1>p 2>f dlq#2",
+        RUN,
+    ),
+    (
+        "duplicate known from a guard of which nobody knows",
+        "1<A4 1?/on=guard/status=COMPLETED/did 2<A4 2-/on=guard 2>d 1+ 1>p",
+        RUN,
+    ),
+    (
+        "nothing could be stored, then received again and dead-lettered, while a copy got through",
+        "1<A4 1! 1>. 2<#1 2! 2>f dlq#1 3<#1/resent 3+ 3>p",
+        RUN,
+    ),
+    (
+        "batch reports failed what was stored, after a rejection",
+        "1<A4,B3 1+/of=A 1-/of=A 1+/of=B 1>./failed=A 2<#1 2- 2>d",
+        BATCHES,
+    ),
+    (
+        "claim that the one who crashed may have renewed",
+        "1<A4 2<A4 2+/status=CLAIMED 1?/any/status=CLAIMED/fault 1>timeout 2>f dlq#1 dlq#2",
+        CLAIMS,
+    ),
+    (
+        "claim left by a crash, received again as it ended",
+        "1<A4 1+/status=CLAIMED 1r/fault 1>crash&2<#1 2-/status=CLAIMED 2>f dlq#1",
+        CLAIMS,
+    ),
+    ("an unfinished item that no write made", "1<A4 1!/status=CLAIMED 1>f dlq#1 =A4", CLAIMS),
+    (
+        "claim left, and a message of the order as well",
+        "1<A4 1+/status=CLAIMED 1>f dlq#1 send#A4",
+        replace(CLAIMS, status=RunStatus.NOT_DRAINED),
+    ),
+    ("poison written and taken back, run killed", "1<X! 1+ 1+/delete 1>f", KILLED),
+    (
+        "not drained, no limit of receives",
+        "1<A4/receives=3 1! 1>f",
+        replace(LONG_AFTER, max_receive_count=0),
+    ),
+    (
+        "not drained, twice the visibility timeout after the last receive",
+        "1<A4/receives=3 1! 1>f",
+        replace(NOT_DRAINED, ended_at=2_000_000_001),
+    ),
     # nothing follows from what had not happened yet
     ("killed before the write", "1<A4 1.", KILLED),
     ("killed before the answer", "1<A4 1?", KILLED),
@@ -455,26 +596,182 @@ def test_finds_exactly(tmp_path: Path, text: str, run: RunInfo, kinds: set[str])
             assert "not known" not in finding.explanation, finding.explanation
 
 
+# kind, history, run, and of each finding: order, messages, invocations, calls, flags, and words
+# of its explanation.
+NAMED: list[tuple[str, str, RunInfo, list[tuple[str, list[int], list[int], list[int], str, str]]]]
+NAMED = [
+    (
+        "overwrite",
+        "1<A4,B3 1+/of=A 1+/of=B 1>p 2<A4,B3 2+/of=A/any 2+/of=B/any 2>p 3<A4 3+/any/status=X 3>p",
+        BATCHES,
+        [
+            ("A", [3], [1, 2], [1, 3], "identical", "Call 3 replaced"),
+            ("A", [5], [2, 3], [3, 5], "", "Call 5 replaced"),
+            ("B", [4], [1, 2], [2, 4], "identical", "Call 4 replaced"),
+        ],
+    ),
+    (
+        "overwrite",  # what call 1 left is not what call 3 found
+        "1<A4 1+ 1>p 2<A4 2?/update/any/did/status=X 2>timeout 3<A4 3+/any 3>p",
+        RUN,
+        [("A", [3], [3], [3], "", "Call 3 replaced")],
+    ),
+    (
+        "double-accept",
+        "1<A4 1+ 1>p 2<A4 2+/delete 2+ 2>p 3<A4 3- 3>d 4<B4 5<B4 4.&5. 4+&5+/before={} 4>p 5>p",
+        RUN,
+        [
+            ("A", [1, 2], [1, 2], [1, 3], "resurrected", "inserted 2 times (different items: 1)"),
+            ("B", [4, 5], [4, 5], [5, 6], "", "inserted 2 times (different items: 1)"),
+        ],
+    ),
+    (
+        "phantom-write",
+        "1<A4,B3 1+/of=A/q=7 1+/of=B/q=8 1>p 2<A4 2+/any 2>p",
+        BATCHES,
+        [
+            ("A", [1], [1], [1], "", "quantity=7"),
+            ("B", [2], [1], [2], "", "quantity=8"),
+        ],
+    ),
+    (
+        "wrong-key",
+        "1<A4 1+/key=u1 1+/key=u2 1>p 2<A4 2+/key=u3 2>p",
+        RUN,
+        [
+            ("A", [1], [1], [1], "", '"u1"'),
+            ("A", [1], [1], [2], "", '"u2"'),
+            ("A", [2], [2], [3], "", '"u3"'),
+        ],
+    ),
+    ("lost-order", "1<A4 1>. 2<A4 2>.", RUN, [("A", [1, 2], [1, 2], [], "", "messages (2)")]),
+    (
+        "vanished-order",
+        "1<A4,B3 1+/of=A 1+/of=B 1>p 2<A5 2+/any 2>p =A =B",
+        BATCHES,
+        [
+            ("A", [3], [2], [3], "", "quantity=5"),
+            ("B", [2], [1], [2], "", "quantity=3"),
+        ],
+    ),
+    (
+        "conflict-acknowledged",
+        "1<A4 1+ 1>p 2<A5 2- 2>d",
+        RUN,
+        [("A", [2], [2], [1], "", "quantity")],
+    ),
+    ("poison-acknowledged", "1<X! 1>.", RUN, [("X!", [1], [1], [], "", "Message 1")]),
+    (
+        "poison-stored",
+        "1<X! 1+ 1>f 2<#1 2+/any 2>f dlq#1",
+        RUN,
+        [("X!", [1], [2], [1, 2], "", '"X!"')],
+    ),
+    (
+        "duplicate-failed",
+        "1<A4 1+ 1>p 2<A4 2- 2>f dlq#2 3<A4 3- 3>f dlq#3",
+        RUN,
+        [
+            ("A", [2], [2], [1], "", "(receives: 1)"),
+            ("A", [3], [3], [1], "", "(receives: 1)"),
+        ],
+    ),
+    (
+        "unjustified-rejection",
+        "1<A4,B3 1-/of=A 1-/of=B 1>f 2<A4 2- 2>f 3<A4 3+ 3>p",
+        BATCHES,
+        [
+            ("A", [1], [1], [1], "", "call 1 was rejected"),
+            ("A", [3], [2], [3], "", "call 3 was rejected"),
+            ("B", [2], [1], [2], "", "call 2 was rejected"),
+        ],
+    ),
+    (
+        "result-mismatch",
+        "1<A4 1+ 1>p 2<A4 2- 2>p 3<B4 3+/sk=a 3+/sk=b 3>d",
+        SORTED,
+        [
+            ("A", [2], [2], [], "", "as processed, but none"),
+            ("B", [3], [3], [3], "", "as duplicate, but its own call 3"),
+        ],
+    ),
+    (
+        "divergent-result",
+        "1<A4 1+ 1>p 2<A4 2- 2>d/says=5 3<A4 3- 3>d/says=6",
+        RUN,
+        [
+            ("A", [2], [2], [1], "", "another quantity"),
+            ("A", [3], [3], [1], "", "another quantity"),
+        ],
+    ),
+    (
+        "premature-ack",
+        "1<A4 1+ 1* 1>p/open 2<B4 2. 2>. 2+",
+        RUN,
+        [
+            ("A", [1], [1], [], "", "before invocation 1 ended"),
+            ("B", [2], [2], [2], "", "before its write, call 2,"),
+        ],
+    ),
+    (
+        "batch-misreport",
+        "1<A4,B3 1!/of=A 1!/of=A 1+/of=B/sk=a 1+/of=B/sk=b 1>./failed=B 2<#2 2-/sk=a 2>d",
+        replace(SORTED, batch_size=10, report_batch_item_failures=True),
+        [
+            ("A", [1], [1], [1], "", "everything tried for it failed"),
+            ("B", [2], [1], [3], "", "its order was stored"),
+        ],
+    ),
+    (
+        "dead-lettered-order",
+        "1<A4 1! 1>f dlq#1 2<A4 2! 2>f dlq#2",
+        RUN,
+        [("A", [1, 2], [1, 2], [], "", "messages: 2")],
+    ),
+    (
+        "stuck-message",
+        "1<A4,B3 1+/of=A/status=CLAIMED 1+/of=B/status=CLAIMED 1>f dlq#1 dlq#2",
+        replace(CLAIMS, batch_size=10, report_batch_item_failures=True),
+        [
+            ("A", [1], [1], [], "", "the claim"),
+            ("B", [2], [1], [], "", "the claim"),
+        ],
+    ),
+    (
+        "unrelated-write",
+        "1<A4 1+ 1+/any/on=reference/key=reference 1>p",
+        RUN,
+        [("", [1], [1], [2], "", '"reference"')],
+    ),
+]
+# Orders beside those of a history, of which nothing must be said.
+BYSTANDERS = " 91<Y4 91+/status=COMPLETED 91>p 92<Y4 92-/status=COMPLETED 92>d"
+
+
 @pytest.mark.parametrize(
-    ("text", "kind", "messages", "calls", "flags"),
-    [
-        ("1<A4 1+ 1>p 2<A4 2+/delete 2+ 2>p", "double-accept", [1, 2], [1, 3], ["resurrected"]),
-        ("1<X! 1+ 1>f 2<#1 2+/any 2>f dlq#1", "poison-stored", [1], [1, 2], []),
-        ("1<A4 1+ 1>p 2<A5 2- 2>d", "conflict-acknowledged", [2], [1], []),
-        ("1<A4 1+ 1>p 2<A4 2- 2>f dlq#2", "duplicate-failed", [2], [1], []),
-        ("1<A4 1+ 1>p =A", "vanished-order", [1], [1], []),
-        ("1<A4 1+/key=u1 1>p", "wrong-key", [1], [1], []),
-        ("1<A4 1>. 2<A4 2>.", "lost-order", [1, 2], [], []),
-    ],
+    ("kind", "text", "run", "named"),
+    [pytest.param(*case, id=f"{case[0]} {case[1]}") for case in NAMED],
 )
 def test_names_the_rows_that_show_it(
-    tmp_path: Path, text: str, kind: str, messages: list[int], calls: list[int], flags: list[str]
+    tmp_path: Path,
+    kind: str,
+    text: str,
+    run: RunInfo,
+    named: list[tuple[str, list[int], list[int], list[int], str, str]],
 ) -> None:
-    (finding,) = reports(tmp_path, text)[FindingKind(kind)].findings
-    assert finding.order_key == ("X!" if "X!" in text else "A")
-    assert list(finding.message_nos) == messages
-    assert list(finding.call_ids) == calls
-    assert list(finding.flags) == flags
+    findings = reports(tmp_path, text + BYSTANDERS, run)[FindingKind(kind)].findings
+    assert [
+        (
+            finding.order_key or "",
+            list(finding.message_nos),
+            list(finding.invocation_ids),
+            list(finding.call_ids),
+            ", ".join(finding.flags),
+        )
+        for finding in findings
+    ] == [rows[:-1] for rows in named]
+    for finding, (*_, words) in zip(findings, named, strict=True):
+        assert words in finding.explanation
 
 
 @settings(max_examples=40, deadline=None)

@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from analysis.schema import (
     OrderInfo,
     PlanInfo,
     ResultInfo,
+    Row,
     RunInfo,
     RunStatus,
     TableInfo,
@@ -278,11 +280,16 @@ def make(directory: Path, messages: int, lost_replies: float) -> None:
         for table in TABLES:
             key = ", ".join(f'"{name}"' for name in table.KEY)
             target = directory / EVIDENCE_DIRECTORY / f"{table.TABLE}.parquet"
-            query = f"FROM ({_ROWS[table.TABLE]}) ORDER BY {key}"
+            query = f"FROM ({_ROWS.get(table.TABLE) or _no_rows(table)}) ORDER BY {key}"
             counted = connection.execute(f"SELECT count(*) FROM ({query})").fetchone()
             assert counted is not None
             connection.execute(f"COPY ({query}) TO '{target}' ({parquet_options(counted[0])})")
     shutil.rmtree(scratch)
+
+
+def _no_rows(table: type[Row]) -> str:
+    """Of a table that such a run leaves empty."""
+    return f"SELECT {', '.join(f'NULL AS {field.name}' for field in fields(table))} WHERE false"
 
 
 def measure(run_dir: Path) -> dict[str, Any]:

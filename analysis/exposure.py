@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from analysis.base import make_base
+from analysis.base import make_base, slices
 from analysis.findings import Exposure
 from analysis.store import Evidence
 
-# One sweep over the starts and ends of all call windows, order by order. At equal times
-# starts come before ends: intervals are closed, so touching windows overlap. A call without
-# an answer lasts until its invocation ended, or, if that is not known either, until it was sent.
+# From the first call of an invocation to the end of its last one, for each of its orders; poison
+# left out. A call without an answer lasts until its invocation ended, or, if that is not known
+# either, until it was sent. Filled slice by slice, so that no join has to hold all the calls.
+_MAKE_INTERVALS = "CREATE TABLE intervals (order_no INTEGER, first_at BIGINT, last_at BIGINT)"
+_INTERVALS = """
+INSERT INTO intervals
+WITH stretches AS (
+    SELECT invocation_id, sent_at AS first_at, greatest(sent_at, answered_at) AS last_at
+    FROM calls WHERE answered_at IS NOT NULL AND invocation_id BETWEEN $first AND $last
+    UNION ALL
+    SELECT c.invocation_id, c.sent_at, greatest(c.sent_at, i.ended_at)
+    FROM calls c JOIN invocations i USING (invocation_id)
+    WHERE c.answered_at IS NULL AND c.invocation_id BETWEEN $first AND $last
+), windows AS (
+    SELECT invocation_id, min(first_at) AS first_at, max(last_at) AS last_at
+    FROM stretches GROUP BY invocation_id
+)
+SELECT h.order_no, w.first_at, w.last_at
+FROM (
+    SELECT DISTINCT order_no, invocation_id FROM handled
+    WHERE NOT poison AND invocation_id BETWEEN $first AND $last
+) h JOIN windows w USING (invocation_id)
+"""
+
+# One sweep over the starts and ends of all intervals, order by order. At equal times starts
+# come before ends: intervals are closed, so those that touch overlap.
 #
 # One row per order, poison left out; `contestable`: two or more of its messages were accepted
 # by the queue, or received from it.
 _OVERLAPS = """
 CREATE TABLE order_overlaps AS
-WITH stretches AS (
-    SELECT invocation_id, sent_at AS first_at, greatest(sent_at, answered_at) AS last_at
-    FROM calls WHERE answered_at IS NOT NULL AND invocation_id IS NOT NULL
-    UNION ALL
-    SELECT c.invocation_id, c.sent_at, greatest(c.sent_at, i.ended_at)
-    FROM calls c JOIN invocations i USING (invocation_id) WHERE c.answered_at IS NULL
-), windows AS (
-    SELECT invocation_id, min(first_at) AS first_at, max(last_at) AS last_at
-    FROM stretches GROUP BY invocation_id
-), intervals AS MATERIALIZED (
-    SELECT h.order_no, w.first_at, w.last_at
-    FROM (SELECT DISTINCT order_no, invocation_id FROM handled WHERE NOT poison) h
-    JOIN windows w USING (invocation_id)
-), events AS (
+WITH events AS (
     SELECT order_no, first_at AS moment, 1 AS step FROM intervals
     UNION ALL SELECT order_no, last_at, -1 FROM intervals
 ), sweep AS (
@@ -71,7 +81,11 @@ def make_overlaps(evidence: Evidence) -> None:
         "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'order_overlaps'"
     ):
         make_base(evidence)
+        evidence.rows(_MAKE_INTERVALS)
+        for first, last in slices(evidence, "handled", "invocation_id"):
+            evidence.rows(_INTERVALS, {"first": first, "last": last})
         evidence.rows(_OVERLAPS)
+        evidence.rows("DROP TABLE intervals")
 
 
 def measure_exposure(evidence: Evidence) -> Exposure:

@@ -17,6 +17,8 @@ def make_base(evidence: Evidence) -> None:
     evidence.rows(_sql("base"))
     for first, last in slices(evidence, "deliveries", "delivery_id"):
         evidence.rows(_sql("handled"), {"first": first, "last": last})
+    for first, last in slices(evidence, "messages", "message_no"):
+        evidence.rows(_sql("histories"), {"first": first, "last": last})
 
 
 def slices(evidence: Evidence, table: str, key: str) -> Iterator[tuple[int, int]]:

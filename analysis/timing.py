@@ -47,10 +47,10 @@ _WRITTEN = """written AS (
 # of role orders, $open_loop says whether the plan gave intended times that mean something.
 _DURATIONS = {
     "end to end": """
-        SELECT e.result AS split,
-            e.deleted_at - CASE WHEN $open_loop THEN s.intended_at ELSE s.sent_at END AS ns
-        FROM messages s JOIN first_deletes e USING (message_no)
-        WHERE s.sent_at IS NOT NULL AND s.accepted_at IS NOT NULL""",
+        SELECT result AS split,
+            deleted_at - CASE WHEN $open_loop THEN intended_at ELSE sent_at END AS ns
+        FROM histories
+        WHERE sent_at IS NOT NULL AND accepted_at IS NOT NULL AND deleted_at IS NOT NULL""",
     "send lag": """
         SELECT 'all' AS split, sent_at - intended_at AS ns FROM messages
         WHERE $open_loop AND sent_at IS NOT NULL AND accepted_at IS NOT NULL""",
@@ -58,13 +58,8 @@ _DURATIONS = {
         SELECT 'all' AS split, accepted_at - sent_at AS ns FROM messages
         WHERE sent_at IS NOT NULL AND accepted_at IS NOT NULL""",
     "delivery": """
-        WITH received AS (
-            SELECT message_no, min(received_at) AS received_at FROM deliveries
-            WHERE queue = 'queue' AND message_no IS NOT NULL GROUP BY message_no
-        )
-        SELECT 'all' AS split, greatest(0, r.received_at - s.accepted_at) AS ns
-        FROM messages s JOIN received r USING (message_no)
-        WHERE s.sent_at IS NOT NULL AND s.accepted_at IS NOT NULL""",
+        SELECT 'all' AS split, greatest(0, received_at - accepted_at) AS ns FROM histories
+        WHERE sent_at IS NOT NULL AND accepted_at IS NOT NULL AND received_at IS NOT NULL""",
     "handler": """
         WITH reported AS (
             SELECT invocation_id,
@@ -93,13 +88,6 @@ _SETS = {
     "end to end": "(split), ()",
 }  # of others there is one split, or no "all"
 
-# When each message was deleted first, and what had been reported for it then.
-_FIRST_DELETES = """
-CREATE TABLE IF NOT EXISTS first_deletes AS
-SELECT message_no, min(deleted_at) AS deleted_at, arg_min_null(result, deleted_at) AS result
-FROM handled WHERE deleted_at IS NOT NULL GROUP BY message_no
-"""
-
 _SPANS = """
 WITH dead AS (
     SELECT d.message_no, min(a.acked_at) AS dead_at
@@ -108,7 +96,7 @@ WITH dead AS (
     GROUP BY d.message_no
 ), settled AS (
     SELECT least(f.deleted_at, d.dead_at) AS settled_at
-    FROM first_deletes f FULL JOIN dead d USING (message_no)
+    FROM (FROM histories WHERE deleted_at IS NOT NULL) f FULL JOIN dead d USING (message_no)
 )
 SELECT (SELECT min(sent_at) FROM messages) AS first_sent,
     (SELECT max(sent_at) FROM messages) AS last_sent,
@@ -164,11 +152,6 @@ def orders_tables(evidence: Evidence) -> list[str]:
     return [table.name for table in evidence.run.tables if table.role is TableRole.ORDERS]
 
 
-def _make_first_deletes(evidence: Evidence) -> None:
-    make_base(evidence)
-    evidence.rows(_FIRST_DELETES)
-
-
 def quantiles(
     evidence: Evidence, levels: Sequence[float], names: Sequence[str] = tuple(_DURATIONS)
 ) -> list[dict[str, Any]]:
@@ -176,7 +159,7 @@ def quantiles(
 
     Rows of name, split ("all" for all of them), n, min_ns, max_ns and quantiles, one a level.
     """
-    _make_first_deletes(evidence)
+    make_base(evidence)
     found = []
     for name in names:
         durations = _DURATIONS[name]
@@ -192,7 +175,7 @@ def quantiles(
 
 def measure(evidence: Evidence) -> Timing | None:
     """The run's timing; ``None`` when nothing was sent."""
-    _make_first_deletes(evidence)
+    make_base(evidence)
     (span,) = evidence.rows(_SPANS)
     first_sent = span["first_sent"]
     if first_sent is None:

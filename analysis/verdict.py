@@ -35,16 +35,14 @@ WITH orders_writes AS (
     WHERE t.role = 'orders' AND i.action IN ('put', 'update', 'delete')
 ), dead AS (
     SELECT sqs_message_id, message_no FROM deliveries WHERE queue = 'dlq'
-), settled AS (
-    SELECT message_no FROM handled WHERE deleted_at IS NOT NULL
-    UNION ALL SELECT message_no FROM dead WHERE message_no IS NOT NULL
 )
 SELECT m.*, d.*, w.*, r.*,
     (SELECT count(*) FROM invocations) AS invocations,
     (SELECT count(*) FROM calls) AS calls,
     (SELECT count(*) FROM acks WHERE outcome = 'deleted') AS deleted,
     (SELECT count(DISTINCT sqs_message_id) FROM dead) AS dead_lettered,
-    (SELECT count(*) FROM planned ANTI JOIN settled USING (message_no)) AS unsettled,
+    (SELECT count(*) FROM (FROM histories WHERE deleted_at IS NULL)
+        ANTI JOIN dead USING (message_no)) AS unsettled,
     (SELECT count(*) FROM items JOIN run_tables USING (resource)
         WHERE phase = 'after' AND role = 'orders') AS stored_items
 FROM (

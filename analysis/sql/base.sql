@@ -32,6 +32,15 @@ JOIN variants v
 -- only physical message. Filled by handled.sql.
 CREATE TABLE handled (
     invocation_id BIGINT, delivery_id BIGINT, message_no BIGINT, order_no INTEGER,
-    variant_no INTEGER, poison BOOLEAN, result VARCHAR, ended_at BIGINT, deleted_at BIGINT,
-    at_once BOOLEAN
+    variant_no INTEGER, poison BOOLEAN, result ENUM ('processed', 'duplicate', 'failed'),
+    received_at BIGINT, ended_at BIGINT, deleted_at BIGINT, at_once BOOLEAN
+);
+
+-- What became of every message of the plan: when it was first received from the queue, when it
+-- was first deleted and what had been reported for it then. `quiet`: received once, given to
+-- the handler and deleted. Filled by histories.sql.
+CREATE TABLE histories (
+    message_no BIGINT, intended_at BIGINT, sent_at BIGINT, accepted_at BIGINT,
+    received_at BIGINT, deleted_at BIGINT, result ENUM ('processed', 'duplicate', 'failed'),
+    quiet BOOLEAN
 );

@@ -3,7 +3,7 @@
 -- each slice reads its own part of the files.
 INSERT INTO handled
 SELECT d.invocation_id, d.delivery_id, d.message_no, p.order_no, p.variant_no, p.poison,
-    r.result, i.ended_at, CASE WHEN a.outcome = 'deleted' THEN a.acked_at END,
+    r.result, d.received_at, i.ended_at, CASE WHEN a.outcome = 'deleted' THEN a.acked_at END,
     d.receive_count = 1 AND NOT p.resent
 FROM deliveries d
 JOIN planned p USING (message_no)

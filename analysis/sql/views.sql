@@ -217,7 +217,7 @@ QUALIFY row_number() OVER (PARTITION BY order_no ORDER BY stored_at, call_id, de
 -- queue had moved the message, when the invocation met an injected fault, or when it was
 -- shown a claim that was still in progress.
 --
--- Most messages were received once, and deleted. Only the others (`eventful`) need a search.
+-- Most messages are `quiet`. Only the others (`eventful`) need a search.
 
 -- Messages that one of their invocations may have set aside.
 CREATE TABLE told AS
@@ -226,15 +226,11 @@ JOIN calls c USING (invocation_id)
 WHERE c.service = 'sqs' AND c.decision IN ('accepted', 'unknown');
 
 CREATE TABLE eventful AS
-SELECT message_no FROM planned ANTI JOIN (
-    SELECT message_no FROM handled GROUP BY message_no
-    HAVING count(*) = 1 AND bool_and(at_once AND deleted_at IS NOT NULL)
-) quiet USING (message_no)
+SELECT message_no FROM histories WHERE NOT quiet
 UNION
 SELECT message_no FROM told WHERE message_no IS NOT NULL
 UNION
-SELECT message_no FROM deliveries
-WHERE (queue = 'dlq' OR invocation_id IS NULL) AND message_no IS NOT NULL
+SELECT message_no FROM deliveries WHERE queue = 'dlq' AND message_no IS NOT NULL
 UNION
 SELECT message_no FROM deliveries SEMI JOIN (
     SELECT sqs_message_id FROM deliveries WHERE queue = 'dlq' AND message_no IS NULL

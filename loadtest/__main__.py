@@ -18,7 +18,7 @@ from analysis.report import write_outputs
 from analysis.verdict import judge, write_verdict
 from consumer.clock import HostClock
 from loadtest import __version__
-from loadtest.config import load_settings
+from loadtest.config import FaultFlags, load_settings
 from loadtest.event_loop import run_in_loop
 from loadtest.lab import walk
 from loadtest.matrix import MatrixProgress, print_matrix
@@ -65,6 +65,7 @@ _CTRL_C = 130
 """The exit code that typer gives to a KeyboardInterrupt."""
 _LOAD = "Load"
 _HANDLER = "Handler"
+_FAULTS = "Faults"
 _OUTPUT = "Output"
 
 
@@ -123,6 +124,25 @@ def run(
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same plan.", rich_help_panel=_LOAD)
     ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=RATE]",
+            help="Make this fault happen, at a share of its places from 0 to 1 (1 if not given): "
+            "NAME\\[:OPTION]\\[:lasting]\\[=RATE]. May be given several times; rules of this name "
+            "in the file give way. loadtest faults lists the names.",
+            rich_help_panel=_FAULTS,
+        ),
+    ] = None,
+    faults: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file whose \\[faults] stands in for the configuration's; or the directory "
+            "of a run, to repeat exactly what fired there.",
+            rich_help_panel=_FAULTS,
+        ),
+    ] = None,
     endpoint_url: Annotated[
         str | None,
         typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
@@ -154,6 +174,8 @@ def run(
     Without arguments: the reference handler on an embedded AWS.
 
     Example: loadtest run --code src --handler app.handler --orders 500 --copies 4
+
+    With faults: loadtest run --fault lost-reply=0.02 --fault throttle:lasting=0.01
     """
     if endpoint_url is not None:
         check_endpoint(endpoint_url)
@@ -170,7 +192,7 @@ def run(
         "load.seed": seed,
     }
     given = {name: value for name, value in flags.items() if value is not None}
-    settings = load_settings(config, given, Path.cwd())
+    settings = load_settings(config, given, Path.cwd(), FaultFlags(tuple(fault or ()), faults))
     console = Console(stderr=json, highlight=False)
     reporter: Reporter = Quiet() if quiet else Terminal(console)
     run_dir, verdict = run_load(

@@ -209,6 +209,20 @@ def fill_names(environment: Mapping[str, str], names: Mapping[str, str]) -> dict
     return filled
 
 
+def real_effects(effects: Sequence[EffectInfo], names: Mapping[str, str]) -> tuple[EffectInfo, ...]:
+    """The effects with their resources as the services know them.
+
+    :param names: the run's own, as for :func:`fill_names`.
+    """
+    kinds = {"sns": "topic", "sqs": "queue", "dynamodb": "table"}
+    return tuple(
+        replace(effect, resource=names[f"{kinds[effect.service]}:{effect.resource}"])
+        if effect.service in kinds
+        else effect
+        for effect in effects
+    )
+
+
 def _put_in(names: Mapping[str, str], match: re.Match[str]) -> str:
     return f"{{{match[1]}}}" if match[1] else names[match[2]]
 

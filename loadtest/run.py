@@ -26,12 +26,15 @@ from analysis.findings import Verdict
 from analysis.report import write_outputs
 from analysis.schema import PlanInfo, RunInfo, RunStatus
 from analysis.store import finish_evidence, load_run
+from analysis.text import count
 from analysis.verdict import CONTROL_DIRECTORY, judge, write_verdict
 from consumer.clock import Clock
+from consumer.injector import Injector
 from loadtest import __version__
-from loadtest.config import Settings
+from loadtest.config import Settings, real_effects
 from loadtest.control import control_settings
 from loadtest.event_loop import run_in_loop
+from loadtest.fault_rules import rule_info
 from loadtest.plan import Plan, make_plan
 from loadtest.stage import Stage, table_infos
 from loadtest.terminal import Reporter, Snapshot
@@ -114,6 +117,9 @@ def run_info(
         tables=table_infos(settings),
         result=settings.result_info(),
         expect=settings.expect_info(),
+        faults=tuple(map(rule_info, settings.faults.rules)),
+        fault_seed=settings.faults.seed,
+        effects=settings.effects,
         versions={
             "python": platform.python_version(),
             **{name: version(name) for name in ("boto3", "botocore", "ministack", "duckdb")},
@@ -125,7 +131,9 @@ def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list
     """The resolved plan, as it is printed before the start."""
     load, queue = settings.load, settings.queue
     rate = "as fast as possible" if load.rate_per_s is None else f"{load.rate_per_s:g} a second"
-    return [
+    rules = [rule_info(rule).text for rule in settings.faults.rules]
+    effects = [f"{effect.name}, one for each order" for effect in settings.effects]
+    lines = [
         ("handler", f"{settings.handler.handler} in {settings.handler.code}"),
         ("target", "embedded AWS" if endpoint_url is None else endpoint_url),
         (
@@ -141,6 +149,11 @@ def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list
             f"{queue.max_receive_count} receives before the dead-letter queue",
         ),
     ]
+    for name, texts in (("faults", rules), ("effects", effects)):
+        if len(texts) > _LISTED:
+            texts[_LISTED:] = [f"and {len(texts) - _LISTED} more"]
+        lines += [(name if number == 0 else "", text) for number, text in enumerate(texts)]
+    return lines
 
 
 class Stops:
@@ -323,11 +336,18 @@ async def flood(
             warn=reporter.warn,
         ) as stage:
             stops.opening = None
-            info = replace(info, tables=stage.resources.tables, started_at=clock.now_ns())
+            info = replace(
+                info,
+                tables=stage.resources.tables,
+                effects=real_effects(settings.effects, stage.resources.names),
+                started_at=clock.now_ns(),
+            )
             write_run_info(run_dir, info)
             reporter.phase("flooding")
             await _carry_out(stage, settings, plan, stops, clock, reporter)
             await stage.finish()
+            for text in never_fired(settings, stage.injector):
+                reporter.phase(text)
             ended = finished(info, stage, _status(stage, stops), clock)
             return replace(ended, left_over=tuple(_left_over(stage, plan)))
     except asyncio.CancelledError:
@@ -359,7 +379,32 @@ def _status(stage: Stage, stops: Stops) -> RunStatus:
 
 def finished(info: RunInfo, stage: Stage, status: RunStatus, clock: Clock) -> RunInfo:
     """The run's description with how it ended."""
-    return replace(info, tables=stage.resources.tables, status=status, ended_at=clock.now_ns())
+    asked = stage.settings.faults.rules
+    found = stage.injector.opportunities
+    return replace(
+        info,
+        tables=stage.resources.tables,
+        status=status,
+        ended_at=clock.now_ns(),
+        faults=tuple(rule_info(rule, found[number]) for number, rule in enumerate(asked, 1)),
+    )
+
+
+def never_fired(settings: Settings, injector: Injector) -> Sequence[str]:
+    """One sentence for each fault rule that was never carried out."""
+    said = []
+    for number, rule in enumerate(settings.faults.rules, 1):
+        if injector.fired[number]:
+            continue
+        places = injector.opportunities[number]
+        if not places:
+            why = f"no {rule.about.where} of this run matched it"
+        else:
+            why = f"{count(places, rule.about.where)} matched it, and at none was it carried out"
+        said.append(f"fault {rule_info(rule).text} never fired: {why}")
+    if len(said) > _LISTED:
+        said[_LISTED:] = [f"and {len(said) - _LISTED} more fault rules never fired"]
+    return said
 
 
 async def _watch(stage: Stage, planned: int, clock: Clock, reporter: Reporter) -> None:

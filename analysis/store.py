@@ -42,6 +42,8 @@ from analysis.schema import (
     NO_ITEM,
     SCHEMA_VERSION,
     TABLES,
+    Effect,
+    Fault,
     Row,
     RunInfo,
     RunStatus,
@@ -75,6 +77,8 @@ _REFERENCES = (
     ("results", "message_no", "messages"),
     ("call_items", "call_id", "calls"),
     ("acks", "delivery_id", "deliveries"),
+    ("faults", "call_id", "calls"),
+    ("effects", "call_id", "calls"),
 )
 """Table, column, and the table in which its value must be the key of an earlier row."""
 
@@ -179,6 +183,8 @@ def open_evidence(run_dir: Path) -> Iterator[Evidence]:
         damaged: set[str] = set()
         for table in TABLES:
             defects = _open_table(connection, run_dir / EVIDENCE_DIRECTORY, table)
+            if defects.absent and table in _unasked(run):
+                continue
             notes += defects.notes
             # A line that was cut short says that more is missing, unless all was cut short.
             if defects.damage or (defects.torn and run.status in _CLOSED):
@@ -251,6 +257,7 @@ class _Defects:
     notes: tuple[str, ...] = ()
     damage: bool = False
     torn: bool = False  # the last line was not written to its end
+    absent: bool = False  # there is no file
 
 
 def _columns(table: type[Row]) -> list[_Column]:
@@ -296,7 +303,17 @@ def _open_table(
             "made; without the file the rest can be judged, as incomplete evidence."
         ) from error
     _make_empty(connection, table)
-    return _Defects((f"The table {table.TABLE} is missing.",), damage=True)
+    return _Defects((f"The table {table.TABLE} is missing.",), damage=True, absent=True)
+
+
+def _unasked(run: RunInfo) -> set[type[Row]]:
+    """Tables that this run had nothing to write into, so that none of their rows is missing.
+
+    Else they are as strict as the others: without what the tester did itself a handler would
+    be blamed for it, and without the effects none could be found missing.
+    """
+    asked = {Fault: run.faults, Effect: run.effects}
+    return {table for table, rules in asked.items() if not rules}
 
 
 def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, table: type[Row]) -> _Defects:

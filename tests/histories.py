@@ -15,7 +15,8 @@ items come by themselves. Words, with ``1`` for any invocation:
 ``1.``          a call is sent and not yet answered; without it a call takes no time
 ``1+ 1- 1! 1?`` a put is accepted, rejected, fails, is never answered
 ``1r``          a read of the order's item is answered
-``1@sqs``       an accepted call to another service
+``1@sqs``       an accepted call to another service; ``1@sns/effect`` one that is a declared
+                effect for the order, ``/effect=unknown`` with this decision
 ``1>p 1>d 1>f`` returns processed or duplicate and is deleted; raises and is returned
 ``1>.``         returns without a result and is deleted
 ``1>b``         returns with all its messages reported failed
@@ -23,19 +24,22 @@ items come by themselves. Words, with ``1`` for any invocation:
 ``1*``          its messages are deleted now
 ``send#A4``     a message that nobody receives; ``plan#A4`` one that the queue never took
 ``dlq#2``       message 2 is in the dead-letter queue; ``aside#2`` another one with its body
+``skip#2``      message 2 is received and given to no invocation (receive-without-run)
+``wipe#2``      somebody deletes the item of message 2's order (item-deleted)
 ``=A4 =A``      the final item of order A has quantity 4, or is missing
 =============== =====================================================================
 
-A word takes options behind slashes. Calls: ``/of=B`` for which order of the batch,
-``/key=K`` under another key, ``/q=7`` with another quantity, ``/before={}`` and ``/before=?``
-(not known), ``/after=?``, ``/update``, ``/delete``, ``/any`` (without a condition),
-``/cond=...`` (another condition), ``/reply=unknown`` (the store did it, the handler does not
-know), ``/did`` (never answered, but the store did it), ``/fault``, ``/on=guard`` (another
-table), ``/by=0`` (outside any invocation), and any other ``/name=value`` as an attribute of
-the item. Ends: ``/keep`` (the delete fails), ``/open`` (neither deleted nor returned by this
-word), ``/says=7`` (a quantity in the result), ``/names``
-(the messages in batchItemFailures), ``/failed=B`` and ``/failed=#2`` (the messages of order B,
-or message 2, are reported failed and returned).
+A word takes options behind slashes. ``/fault=throttle`` on any word: a fault of that name
+fired there (``/fault`` alone: lost-reply), and its rule is added to the run. Calls: ``/of=B``
+for which order of the batch, ``/key=K`` under another key, ``/q=7`` with another quantity,
+``/before={}`` and ``/before=?`` (not known), ``/after=?``, ``/update``, ``/delete``, ``/any``
+(without a condition), ``/cond=...`` (another condition), ``/reply=unknown`` (the store did it,
+the handler does not know), ``/did`` (never answered, but the store did it), ``/on=guard``
+(another table), ``/by=0`` (outside any invocation), and any other ``/name=value`` as an
+attribute of the item. Ends: ``/keep`` (the delete fails), ``/open`` (neither deleted nor
+returned by this word), ``/says=7`` (a quantity in the result), ``/names`` (the messages in
+batchItemFailures), ``/failed=B`` and ``/failed=#2`` (the messages of order B, or message 2,
+are reported failed and returned).
 """
 
 from __future__ import annotations
@@ -59,7 +63,11 @@ from analysis.schema import (
     CallItem,
     Decision,
     Delivery,
+    Effect,
+    EffectInfo,
     ExpectInfo,
+    Fault,
+    FaultRuleInfo,
     Invocation,
     ItemRow,
     Message,
@@ -109,6 +117,9 @@ RUN = RunInfo(
 )
 """The run of a history; change it with ``dataclasses.replace``."""
 
+EFFECTS = (EffectInfo("sns", "Publish", "receipts", "id", "sns:Publish receipts"),)
+"""What a run declares that has words with ``/effect``."""
+
 _DECISIONS = {
     "+": Decision.ACCEPTED,
     "-": Decision.REJECTED,
@@ -121,7 +132,8 @@ _OUTCOMES = {
     "timeout": Outcome.TIMED_OUT,
     "crash": Outcome.CRASHED,
 }
-_OF_CALLS = {"of", "key", "q", "before", "after", "cond", "reply", "on", "by"}
+_PLACES = ("message_no", "receive", "call", "delivery_id", "invocation_id", "call_id")
+_OF_CALLS = {"of", "key", "q", "before", "after", "cond", "reply", "on", "by", "fault", "effect"}
 
 
 @dataclass(slots=True)
@@ -133,6 +145,7 @@ class _History:
     pending: dict[int, list[int]] = field(default_factory=dict)
     store: dict[tuple[str, str], str] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)  # names, in the order of their first use
 
     def keep(self, row: Row) -> None:
         self.rows[row.TABLE, tuple(getattr(row, name) for name in row.KEY)] = row
@@ -169,6 +182,18 @@ class _History:
                 case _:
                     action = next((a for a in Action if a in options), Action.PUT)
                     self.write(number, action, _DECISIONS[verb], options, now)
+
+    def fired(self, options: Mapping[str, str], now: int, **where: Any) -> str | None:
+        """Keep the fault of a word, if it has one; its name."""
+        if "fault" not in options:
+            return None
+        name = options["fault"] or "lost-reply"
+        if name not in self.faults:
+            self.faults.append(name)
+        number = self.faults.index(name) + 1
+        fault = Fault(self.next_id(Fault), number, name, now, 0, *[None] * len(_PLACES))
+        self.keep(replace(fault, **where))
+        return name
 
     # --- messages ---
 
@@ -218,10 +243,25 @@ class _History:
             )
             self.given[number].append(delivery)
             self.keep(delivery)
+        (first, *_) = self.given[number]
+        self.fired(
+            options,
+            now,
+            message_no=first.message_no,
+            receive=first.receive_count,
+            delivery_id=first.delivery_id,
+            invocation_id=number,
+        )
 
     def message_event(self, verb: str, argument: str, now: int) -> None:
         if verb in ("send", "plan"):
             self.message(argument, now if verb == "send" else None)
+            return
+        if verb == "wipe":
+            self.wipe(self.messages[int(argument) - 1], now)
+            return
+        if verb == "skip":
+            self.skip(self.messages[int(argument) - 1], now)
             return
         sqs_id = f"s{argument}" if verb == "dlq" else f"set-aside-{argument}"
         delivery = Delivery(
@@ -229,6 +269,47 @@ class _History:
         )
         self.keep(delivery)
         self.keep(Ack(delivery.delivery_id, now, AckOutcome.DEAD_LETTERED))
+
+    def skip(self, message: Message, now: int) -> None:
+        sqs_id = f"s{message.message_no}"
+        receives = 1 + sum(
+            isinstance(row, Delivery) and row.sqs_message_id == sqs_id for row in self.rows.values()
+        )
+        delivery = Delivery(
+            self.next_id(Delivery), QueueRole.QUEUE, sqs_id, message.message_no, receives, now, None
+        )
+        self.keep(delivery)
+        self.keep(Ack(delivery.delivery_id, now, AckOutcome.RETURNED))
+        self.fired(
+            {"fault": "receive-without-run"},
+            now,
+            message_no=message.message_no,
+            receive=receives,
+            delivery_id=delivery.delivery_id,
+        )
+
+    def wipe(self, message: Message, now: int) -> None:
+        call_id, item_key = self.next_id(Call), item_text({"id": {"S": message.order_key}})
+        before = self.store.pop(("orders", item_key), NO_ITEM)
+        self.keep(
+            Call(
+                call_id,
+                None,
+                1,
+                None,
+                "dynamodb",
+                "DeleteItem",
+                "orders",
+                None,
+                now,
+                now,
+                Decision.ACCEPTED,
+                fault="item-deleted",
+            )
+        )
+        deleted = (Action.DELETE, None, Decision.ACCEPTED, None, before, NO_ITEM)
+        self.keep(CallItem(call_id, "orders", item_key, *deleted))
+        self.fired({"fault": "item-deleted"}, now, message_no=message.message_no, call_id=call_id)
 
     # --- calls ---
 
@@ -244,6 +325,11 @@ class _History:
         call_id = self.next_id(Call)
         sent = self.pending[number].pop(0) if self.pending.get(number) else now
         invocation = int(options.get("by", number)) or None
+        fault = self.fired(options, now, invocation_id=invocation, call_id=call_id)
+        if "effect" in options:
+            key, _ = self.order_of(number, options)
+            done = Decision(options["effect"] or decision)
+            self.keep(Effect(call_id, 1, 1, options.get("key", key), done))
         self.keep(
             Call(
                 call_id,
@@ -257,7 +343,7 @@ class _History:
                 sent,
                 None if decision is Decision.UNKNOWN else now,
                 Decision(options.get("reply", decision)),
-                fault="lost-reply" if "fault" in options else None,
+                fault=fault,
             )
         )
         return call_id
@@ -330,6 +416,7 @@ class _History:
                 ]
             }
         ending = _OUTCOMES.get(how, Outcome.RETURNED)
+        self.fired(options, now, invocation_id=number)
         self.keep(replace(row, ended_at=now, outcome=ending, response=json.dumps(response)))
         said = Result.FAILED if how in _OUTCOMES else _RESULTS.get(how)
         for delivery in self.given[number]:
@@ -387,7 +474,8 @@ def write_history(run_dir: Path, text: str, run: RunInfo = RUN, step_ns: int = 1
         for (table, item_key), item in history.store.items():
             if item != NO_ITEM:
                 history.keep(ItemRow(table, item_key, item, Phase.AFTER))
-    write_rows(run_dir, list(history.rows.values()), run)
+    rules = tuple(FaultRuleInfo(name, f"{name}=1", opportunities=9) for name in history.faults)
+    write_rows(run_dir, list(history.rows.values()), replace(run, faults=run.faults or rules))
     return run_dir
 
 

@@ -28,12 +28,13 @@ from analysis.findings import Verdict, VerdictWord
 from analysis.schema import SCHEMA_VERSION, TABLES, RunStatus
 from analysis.store import finish_evidence
 from analysis.verdict import judge, write_verdict
-from tests.histories import RUN, write_history
+from tests.histories import EFFECTS, RUN, write_history
 
 HISTORY = (
-    "send#B3 1<A4 2<A4 1.&2. 1+&2- 1>p 2>d 3<A5 3- 3>f dlq#4 4<#1 4?/did 4>timeout "
-    "5<#1 5- 5>d 6<X! 6>f dlq#5"
+    "send#B3 1<A4 2<A4 1.&2. 1+&2- 1@sns/effect 1>p 2>d 3<A5 3- 3>f dlq#4 "
+    "4<#1 4?/did/fault 4>timeout 5<#1 5- 5@sns/effect 5>d 6<X! 6>f dlq#5"
 )
+SOUND_RUN = replace(RUN, effects=EFFECTS)
 # Without them a run says the same: how it went in between, and how it felt.
 OPTIONAL = ("queue_samples",)
 NAMES = [table.TABLE for table in TABLES if table.TABLE not in OPTIONAL]
@@ -45,7 +46,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run directories that pass, one of each kind of file."""
     directory = tmp_path_factory.mktemp("sound")
     for kind in KINDS:
-        run_dir = write_history(directory / kind, HISTORY)
+        run_dir = write_history(directory / kind, HISTORY, SOUND_RUN)
         if kind == "parquet":
             finish_evidence(run_dir)
         assert judge(run_dir).verdict is VerdictWord.PASS

@@ -22,7 +22,8 @@ from consumer.environment import Doors, Environment, HandlerSpec
 from consumer.faults import FaultPlan, Occupant
 from consumer.gateway import Gateway
 from consumer.injector import Injector
-from consumer.mapping import EventSourceMapping, Ledger, Tally
+from consumer.ledger import Ledger, Tally
+from consumer.mapping import EventSourceMapping
 from consumer.processes import Processes
 from consumer.recorder import Recorder
 from loadtest.config import load_settings

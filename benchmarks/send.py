@@ -26,7 +26,7 @@ import boto3
 from consumer.clock import HostClock
 from consumer.faults import FaultPlan
 from consumer.injector import Injector
-from consumer.mapping import Ledger
+from consumer.ledger import Ledger
 from consumer.processes import Processes
 from consumer.recorder import Recorder
 from loadtest.config import load_settings

@@ -1,9 +1,15 @@
 """The event source mapping: receives, invokes environments concurrently, acknowledges.
 
 What a real mapping does (Lambda developer guide, "Using Lambda with Amazon SQS"), but with
-as many batches at once as there are environments from the first moment, which serial
-emulators never do. A failed message is left alone: it returns when its visibility timeout
-runs out, and the queue's redrive policy moves it to the dead-letter queue.
+as many batches at once as there are environments from the first moment, unless told to
+grow as AWS does; serial emulators never do either. A failed message is left alone: it
+returns when its visibility timeout runs out, and the queue's redrive policy moves it to
+the dead-letter queue.
+
+A FIFO queue keeps its groups in order by handing out nothing of a group that has messages
+in flight. So one receive is one batch here, of ``batch_size`` messages at most, and the
+mapping itself only sees to it that no two batches of a group run at once when a
+visibility timeout has passed in the middle of a run.
 """
 
 from __future__ import annotations
@@ -11,128 +17,44 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
-
-from botocore.exceptions import BotoCoreError, ClientError
 
 from analysis.errors import TargetError
 from analysis.schema import (
-    Ack,
     AckOutcome,
     Delivery,
     Invocation,
-    Message,
     QueueRole,
-    QueueSample,
     Result,
     ResultInfo,
     ResultRow,
 )
+from consumer.acknowledging import Acknowledger, DeleteItem
 from consumer.batch_response import Fate, fates
+from consumer.batching import Batch, Batcher, Pair
 from consumer.clock import Clock
 from consumer.environment import Environment
 from consumer.injector import Injector
+from consumer.key_locks import KeyLocks
+from consumer.ledger import Ledger, Tally
 from consumer.recorder import Recorder
+from consumer.redelivery import DeliveryFaults
+from consumer.scaling import Scaling, joins_after_s
+from consumer.sqs_queue import BATCH_MAX, Queue, QueueAddress, Received
 
-STAMP = "onceproof.message"
-"""Message attribute that carries ``<run id>:<message_no>``: it survives re-sends and redrives."""
-
-_RECEIVE_MAX = 10  # messages a ReceiveMessage may return (SQS API reference)
-_LONG_POLL_S = 1
-_DELETE_LINGER_S = 0.02
 _SAMPLE_EVERY_S = 0.5
-_DEAD_LETTER_HIDDEN_S = 43_200  # the longest visibility timeout: each is seen once
 _PREFETCH_BELOW_S = 0.5
-_PATIENCE = 5  # times an AWS call of the mapping may fail in a row
-
-
-@dataclass(frozen=True, slots=True)
-class QueueAddress:
-    url: str
-    arn: str
-    dead_letter_url: str
-    region: str
-    visibility_timeout_s: int
-    max_receive_count: int
-
-
-@dataclass(slots=True)
-class Tally:
-    """Running totals, for the terminal; the verdict counts the evidence instead."""
-
-    deliveries: int = 0
-    in_flight: int = 0
-    processed: int = 0
-    duplicates: int = 0
-    failed: int = 0
-    deleted: int = 0
-    dead_lettered: int = 0
-    settled: int = 0
-    visible: int = 0
-    dead_letters_due_at: int = 0  # when the last message that failed so far has spent its receives
-
-
-@dataclass(slots=True)
-class Ledger:
-    """Which messages of the plan have come to their end."""
-
-    run_id: str
-    expected: set[int] = field(default_factory=set)  # accepted by the queue
-    settled: set[int] = field(default_factory=set)
-    open_ids: set[str] = field(default_factory=set)  # received, neither deleted nor dead-lettered
-    bodies: dict[str, deque[int]] = field(default_factory=lambda: defaultdict(deque))
-    all_sent: bool = False
-
-    def plan(self, message: Message) -> None:
-        self.bodies[message.body].append(message.message_no)
-
-    def message_no(self, received: dict[str, Any]) -> int | None:
-        """The planned message a received one is, by its stamp."""
-        stamp = received.get("MessageAttributes", {}).get(STAMP, {}).get("StringValue", "")
-        run_id, _, number = stamp.rpartition(":")
-        return int(number) if run_id == self.run_id and number.isdigit() else None
-
-    def message_no_by_body(self, body: str) -> int | None:
-        """A planned message with this body, for one that a handler has put aside itself."""
-        numbers = self.bodies.get(body)
-        if not numbers:
-            return None
-        numbers.rotate(-1)
-        return numbers[-1]
-
-    def end(self, message_no: int | None, sqs_message_id: str) -> None:
-        self.open_ids.discard(sqs_message_id)
-        if message_no is not None:
-            self.settled.add(message_no)
-
-    @property
-    def is_settled(self) -> bool:
-        return self.all_sent and not self.open_ids and self.expected <= self.settled
-
-
-@dataclass(frozen=True, slots=True)
-class _Received:
-    message: dict[str, Any]
-    delivery_id: int
-    message_no: int | None
-    received_at: int
-
-    @property
-    def sqs_message_id(self) -> str:
-        return str(self.message["MessageId"])
-
-    @property
-    def receive_count(self) -> int:
-        return int(self.message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
 
 
 class EventSourceMapping:
     """Drives the queue's messages through the environments until all are settled.
 
     :param sqs: an open aioboto3 SQS client with retries off.
+    :param batching_window_s: how long a batch may wait for more messages.
+    :param delete_item: carries out the fault ``item-deleted``.
+    :param on_dead_letter: is told of every message seen in the dead-letter queue; answers
+        whether it has put it back into the queue.
     """
 
     def __init__(
@@ -149,9 +71,13 @@ class EventSourceMapping:
         report_batch_item_failures: bool,
         result_fields: ResultInfo,
         injector: Injector,
+        batching_window_s: float = 0.0,
+        scaling: Scaling = Scaling.FIXED,
+        delete_item: DeleteItem | None = None,
+        on_dead_letter: Callable[[Received], Awaitable[bool]] | None = None,
     ) -> None:
-        self._sqs = sqs
-        self._queue = queue
+        self._address = queue
+        self._queue = Queue(sqs, queue, clock)
         self._environments = environments
         self._ledger = ledger
         self._tally = tally
@@ -161,13 +87,35 @@ class EventSourceMapping:
         self._report = report_batch_item_failures
         self._result_fields = result_fields
         self._injector = injector
-        self._batches: asyncio.Queue[list[_Received]] = asyncio.Queue()
+        self._scaling = scaling
+        self._on_dead_letter = on_dead_letter
+        self._acks = Acknowledger(
+            self._queue,
+            ledger=ledger,
+            tally=tally,
+            recorder=recorder,
+            clock=clock,
+            injector=injector,
+            delete_item=delete_item,
+        )
+        self._batcher = Batcher(batch_size, batching_window_s, self._ready)
+        self._faults = DeliveryFaults(
+            self._queue,
+            injector,
+            recorder,
+            batch_size=batch_size,
+            environments=len(environments),
+            hand_on=self._hand_on,
+            run_together=self._run_together,
+            unused=self._unused,
+        )
+        self._batches: asyncio.Queue[Batch] = asyncio.Queue()
+        self._groups = KeyLocks()  # of a FIFO queue
+        self._joined = 0
         self._idle = 0
         self._buffered = 0
         self._work_changed = asyncio.Event()
         self._handler_s = 0.0  # moving mean of the handler's duration
-        self._to_delete: list[_Received] = []
-        self._delete_wanted = asyncio.Event()
         self._quiet = asyncio.Event()
         self._stopping = False
 
@@ -184,9 +132,12 @@ class EventSourceMapping:
         ]
         tasks = [
             *polls,
-            asyncio.create_task(self._delete_by_tens()),
+            asyncio.create_task(self._acks.run()),
             asyncio.create_task(self._sample()),
-            *(asyncio.create_task(self._work(environment)) for environment in self._environments),
+            *(
+                asyncio.create_task(self._work(environment, position))
+                for position, environment in enumerate(self._environments)
+            ),
         ]
         ends = [asyncio.create_task(self._quiet.wait()), asyncio.create_task(drain.wait())]
         try:
@@ -201,12 +152,12 @@ class EventSourceMapping:
             self._work_changed.set()
             await asyncio.gather(*polls)
         finally:
+            self._faults.close()
             for task in [*tasks, *ends]:
                 task.cancel()
             await asyncio.gather(*tasks, *ends, return_exceptions=True)
+            await self._acks.finish()
             with contextlib.suppress(TargetError):
-                while self._to_delete:
-                    await self._delete(self._to_delete[:_RECEIVE_MAX])
                 await self._sample_once()
 
     # --- receiving ---
@@ -216,12 +167,16 @@ class EventSourceMapping:
 
         A message that waits here ages against its visibility timeout, so messages are
         fetched ahead only while the handler is fast, and then by the handful: a receive
-        costs about 1 ms of CPU however many it returns.
+        costs about 1 ms of CPU however many it returns. A message that waits for its
+        second receive is asked for in any case.
         """
         if self._handler_s >= _PREFETCH_BELOW_S:
-            return self._idle * self._batch_size - self._buffered
-        ahead = max(len(self._environments) * self._batch_size, _RECEIVE_MAX)
-        return ahead if self._buffered <= ahead // 2 else 0
+            room = self._idle * self._batch_size - self._buffered
+        else:
+            ahead = max(self._joined * self._batch_size, BATCH_MAX)
+            room = ahead if self._buffered <= ahead // 2 else 0
+        most = self._batch_size if self._address.fifo else BATCH_MAX
+        return min(max(room, self._faults.held), most)
 
     async def _poll(self) -> None:
         while not self._stopping:
@@ -230,126 +185,134 @@ class EventSourceMapping:
             if room <= 0:
                 await self._work_changed.wait()
                 continue
-            received = await self._receive(
-                self._queue.url, min(room, _RECEIVE_MAX), self._queue.visibility_timeout_s
-            )
+            received = await self._queue.receive(room)
             if received:
-                self._accept(received)
+                await self._accept(received)
             elif self._ledger.is_settled and not self._tally.in_flight and not self._buffered:
                 self._quiet.set()
                 return
 
-    def _accept(self, messages: list[dict[str, Any]]) -> None:
+    async def _accept(self, messages: list[dict[str, Any]]) -> None:
         now = self._clock.now_ns()
         found = [
-            _Received(
+            Received(
                 message, self._recorder.next_id(Delivery), self._ledger.message_no(message), now
             )
             for message in messages
         ]
         self._tally.deliveries += len(found)
-        self._buffered += len(found)
         for received in found:
             self._ledger.open_ids.add(received.sqs_message_id)
-        for start in range(0, len(found), self._batch_size):
-            self._batches.put_nowait(found[start : start + self._batch_size])
+        if self._injector.plan.rules:
+            await self._faults.meet(found)
+        else:
+            self._hand_on([received] for received in found)
 
-    async def _receive(
-        self, url: str, at_most: int, visibility_timeout_s: int
-    ) -> list[dict[str, Any]]:
-        response = await self._patiently(
-            self._sqs.receive_message,
-            QueueUrl=url,
-            MaxNumberOfMessages=at_most,
-            VisibilityTimeout=visibility_timeout_s,
-            WaitTimeSeconds=_LONG_POLL_S,
-            AttributeNames=["All"],
-            MessageAttributeNames=["All"],
-        )
-        return list(response.get("Messages", ()))
+    def _hand_on(self, units: Iterable[Sequence[Received]]) -> None:
+        units = list(units)
+        self._buffered += sum(map(len, units))
+        self._batcher.add(units)
 
-    async def _patiently(self, call: Any, **arguments: Any) -> dict[str, Any]:
-        """An AWS call of the mapping's own, repeated when it fails."""
-        for attempt in range(1, _PATIENCE + 1):
-            try:
-                response: dict[str, Any] = await call(**arguments)
-                return response
-            except (BotoCoreError, ClientError) as error:
-                if attempt == _PATIENCE:
-                    raise TargetError(
-                        f"the queue failed {_PATIENCE} times in a row during the run: {error}. "
-                        "What was recorded can still be judged."
-                    ) from error
-                await asyncio.sleep(0.05 * 2**attempt)
-        raise AssertionError("unreachable")
+    def _ready(self, batch: Batch) -> None:
+        self._batches.put_nowait(batch)
+
+    def _run_together(self, pair: Pair) -> None:
+        # Side by side in the queue of batches, so the next two free environments have them.
+        self._buffered += 2
+        for received in (pair.first, pair.second):
+            self._ready(Batch([received], pair))
+
+    def _unused(self, received: Received) -> None:
+        """Received, but not given to the handler."""
+        self._record_deliveries([received], None)
+        self._acks.returned(received)
 
     # --- invoking ---
 
-    async def _work(self, environment: Environment) -> None:
+    async def _work(self, environment: Environment, position: int) -> None:
+        await asyncio.sleep(joins_after_s(self._scaling, position))
+        self._joined += 1
         while True:
             await environment.prepare()
             self._idle += 1
             self._work_changed.set()
             batch = await self._batches.get()
             self._idle -= 1
-            self._buffered -= len(batch)
+            self._buffered -= len(batch.messages)
             self._work_changed.set()
-            await self._handle(environment, batch)
+            if batch.pair is not None:
+                await batch.pair.start.wait()
+                await self._invoke(environment, batch)
+                continue
+            groups = {("", received.group) for received in batch.messages if received.group}
+            async with self._groups.hold(groups, exclusive=True):
+                await self._handle(environment, batch)
 
-    async def _handle(self, environment: Environment, batch: list[_Received]) -> None:
-        age_s = (self._clock.now_ns() - batch[0].received_at) / 1e9
-        if age_s >= self._queue.visibility_timeout_s:
+    async def _handle(self, environment: Environment, batch: Batch) -> None:
+        age_s = (self._clock.now_ns() - batch.messages[0].received_at) / 1e9
+        if age_s >= self._address.visibility_timeout_s:
             # Already visible to the next receive: running it would be a second run on purpose.
-            self._record_deliveries(batch, None)
-            for received in batch:
-                self._record_ack(received, AckOutcome.RETURNED)
-            return
+            for received in batch.messages:
+                self._unused(received)
+        else:
+            await self._invoke(environment, batch)
+
+    async def _invoke(self, environment: Environment, batch: Batch) -> None:
+        messages, pair = batch.messages, batch.pair
         invocation_id = self._recorder.next_id(Invocation)
-        self._record_deliveries(batch, invocation_id)
-        self._tally.in_flight += len(batch)
-        self._injector.begin(invocation_id, batch[0].message_no, batch[0].receive_count)
+        self._record_deliveries(messages, invocation_id)
+        if pair is not None and pair.first in messages:
+            self._injector.fire(
+                pair.strike,
+                delivery_id=pair.second.delivery_id,
+                invocation_id=invocation_id,
+                detail=f"delivery {pair.second.delivery_id} starts together with this run",
+            )
+        self._tally.in_flight += len(messages)
+        self._injector.begin(invocation_id, messages[0].message_no, messages[0].receive_count)
         try:
-            ended = await environment.invoke(self._event(batch), invocation_id)
+            ended = await environment.invoke(self._event(messages), invocation_id)
         finally:
             self._injector.end(invocation_id)
-            self._tally.in_flight -= len(batch)
+            self._tally.in_flight -= len(messages)
         assert ended.ended_at is not None
         self._handler_s += 0.2 * ((ended.ended_at - ended.started_at) / 1e9 - self._handler_s)
         found = fates(
             ended,
-            [received.sqs_message_id for received in batch],
+            [received.sqs_message_id for received in messages],
             report_batch_item_failures=self._report,
             fields=self._result_fields,
         )
-        for received, fate in zip(batch, found, strict=True):
-            self._settle(received, invocation_id, fate)
+        self._record_results(invocation_id, messages, found)
+        for received, fate in zip(messages, found, strict=True):
+            if fate.succeeded:
+                await self._acks.succeeded(received)
+            else:
+                self._acks.returned(received)
 
-    def _settle(self, received: _Received, invocation_id: int, fate: Fate) -> None:
-        match fate.result:
-            case Result.PROCESSED:
-                self._tally.processed += 1
-            case Result.DUPLICATE:
-                self._tally.duplicates += 1
-            case Result.FAILED:
-                self._tally.failed += 1
-        if fate.result is not None and received.message_no is not None:
-            self._recorder.write(
-                ResultRow(invocation_id, received.message_no, fate.result, fate.detail)
-            )
-        if fate.succeeded:
-            self._to_delete.append(received)
-            self._delete_wanted.set()
-        else:
-            self._record_ack(received, AckOutcome.RETURNED)
-            receives_left = self._queue.max_receive_count - received.receive_count + 1
-            due_at = received.received_at + receives_left * self._queue.visibility_timeout_s * 10**9
-            self._tally.dead_letters_due_at = max(self._tally.dead_letters_due_at, due_at)
+    def _record_results(
+        self, invocation_id: int, messages: Sequence[Received], found: Sequence[Fate]
+    ) -> None:
+        reported: set[int] = set()
+        for received, fate in zip(messages, found, strict=True):
+            match fate.result:
+                case Result.PROCESSED:
+                    self._tally.processed += 1
+                case Result.DUPLICATE:
+                    self._tally.duplicates += 1
+                case Result.FAILED:
+                    self._tally.failed += 1
+            number = received.message_no
+            # Of a message that stands twice in its batch the first record counts.
+            if fate.result is not None and number is not None and number not in reported:
+                reported.add(number)
+                self._recorder.write(ResultRow(invocation_id, number, fate.result, fate.detail))
 
-    def _event(self, batch: list[_Received]) -> bytes:
+    def _event(self, messages: Sequence[Received]) -> bytes:
         records = [
             {
                 "messageId": received.sqs_message_id,
-                "receiptHandle": received.message["ReceiptHandle"],
+                "receiptHandle": received.receipt_handle,
                 "body": received.message["Body"],
                 "attributes": received.message.get("Attributes", {}),
                 "messageAttributes": {
@@ -358,72 +321,49 @@ class EventSourceMapping:
                 },
                 "md5OfBody": received.message.get("MD5OfBody", ""),
                 "eventSource": "aws:sqs",
-                "eventSourceARN": self._queue.arn,
-                "awsRegion": self._queue.region,
+                "eventSourceARN": self._address.arn,
+                "awsRegion": self._address.region,
             }
-            for received in batch
+            for received in messages
         ]
         return json.dumps({"Records": records}, ensure_ascii=False).encode()
 
-    # --- acknowledging ---
-
-    async def _delete_by_tens(self) -> None:
-        while True:
-            await self._delete_wanted.wait()
-            if len(self._to_delete) < _RECEIVE_MAX:
-                await asyncio.sleep(_DELETE_LINGER_S)
-            await self._delete(self._to_delete[:_RECEIVE_MAX])
-
-    async def _delete(self, batch: list[_Received]) -> None:
-        entries = [
-            {"Id": str(position), "ReceiptHandle": received.message["ReceiptHandle"]}
-            for position, received in enumerate(batch)
-        ]
-        del self._to_delete[: len(batch)]
-        if not self._to_delete:
-            self._delete_wanted.clear()
-        response = await self._patiently(
-            self._sqs.delete_message_batch, QueueUrl=self._queue.url, Entries=entries
-        )
-        failed = {int(entry["Id"]) for entry in response.get("Failed", ())}
-        for position, received in enumerate(batch):
-            if position in failed:
-                self._record_ack(received, AckOutcome.DELETE_FAILED)
-            else:
-                self._record_ack(received, AckOutcome.DELETED)
-                self._tally.deleted += 1
-                self._end(received.message_no, received.sqs_message_id)
+    # --- the dead-letter queue ---
 
     async def _poll_dead_letters(self) -> None:
         while not self._stopping:
-            messages = await self._receive(
-                self._queue.dead_letter_url, _RECEIVE_MAX, _DEAD_LETTER_HIDDEN_S
-            )
+            messages = await self._queue.receive_dead_letters()
             for message in messages:
                 number = self._ledger.message_no(message)
                 if number is None:
                     number = self._ledger.message_no_by_body(message["Body"])
-                received = _Received(
-                    message, self._recorder.next_id(Delivery), number, self._clock.now_ns()
+                await self._dead_letter(
+                    Received(
+                        message, self._recorder.next_id(Delivery), number, self._clock.now_ns()
+                    )
                 )
-                self._record_deliveries([received], None, QueueRole.DEAD_LETTER)
-                self._record_ack(received, AckOutcome.DEAD_LETTERED)
-                self._tally.dead_lettered += 1
-                self._end(number, received.sqs_message_id)
 
-    def _end(self, message_no: int | None, sqs_message_id: str) -> None:
-        self._ledger.end(message_no, sqs_message_id)
-        self._tally.settled = len(self._ledger.settled)
+    async def _dead_letter(self, received: Received) -> None:
+        self._record_deliveries([received], None, QueueRole.DEAD_LETTER)
+        self._acks.record(received, AckOutcome.DEAD_LETTERED)
+        self._tally.dead_lettered += 1
+        if self._on_dead_letter is not None and await self._on_dead_letter(received):
+            self._ledger.open_ids.discard(received.sqs_message_id)
+        else:
+            self._acks.end(received.message_no, received.sqs_message_id)
+        if self._address.fifo:
+            # Hidden, it would hide all that comes after it in its group.
+            await self._queue.delete_dead_letters([received.receipt_handle])
 
     # --- recording ---
 
     def _record_deliveries(
         self,
-        batch: list[_Received],
+        messages: Sequence[Received],
         invocation_id: int | None,
         queue: QueueRole = QueueRole.QUEUE,
     ) -> None:
-        for received in batch:
+        for received in messages:
             self._recorder.write(
                 Delivery(
                     delivery_id=received.delivery_id,
@@ -436,9 +376,6 @@ class EventSourceMapping:
                 )
             )
 
-    def _record_ack(self, received: _Received, outcome: AckOutcome) -> None:
-        self._recorder.write(Ack(received.delivery_id, self._clock.now_ns(), outcome))
-
     async def _sample(self) -> None:
         while True:
             await self._sample_once()
@@ -446,21 +383,8 @@ class EventSourceMapping:
 
     async def _sample_once(self) -> None:
         """Record both queues' own counters."""
-        for role, url in (
-            (QueueRole.QUEUE, self._queue.url),
-            (QueueRole.DEAD_LETTER, self._queue.dead_letter_url),
-        ):
-            response = await self._patiently(
-                self._sqs.get_queue_attributes, QueueUrl=url, AttributeNames=["All"]
-            )
-            counters = response.get("Attributes", {})
-            sample = QueueSample(
-                at=self._clock.now_ns(),
-                queue=role,
-                visible=int(counters.get("ApproximateNumberOfMessages", 0)),
-                in_flight=int(counters.get("ApproximateNumberOfMessagesNotVisible", 0)),
-                delayed=int(counters.get("ApproximateNumberOfMessagesDelayed", 0)),
-            )
+        for role in QueueRole:
+            sample = await self._queue.sample(role)
             self._recorder.write(sample)
             if role is QueueRole.QUEUE:
                 self._tally.visible = sample.visible

@@ -20,7 +20,7 @@ from analysis.errors import OnceproofError, TargetError
 from analysis.schema import Message
 from consumer.clock import Clock
 from consumer.injector import Injector
-from consumer.mapping import STAMP, Ledger
+from consumer.ledger import STAMP, Ledger
 from consumer.recorder import Recorder
 from loadtest.plan import Plan, PlannedMessage
 

@@ -22,7 +22,8 @@ from consumer.clock import Clock
 from consumer.environment import Environment, HandlerSpec
 from consumer.gateway import Gateway
 from consumer.injector import Injector
-from consumer.mapping import EventSourceMapping, Ledger, Tally
+from consumer.ledger import Ledger, Tally
+from consumer.mapping import EventSourceMapping
 from consumer.processes import Processes
 from consumer.recorder import Recorder
 from consumer.signing import Signer

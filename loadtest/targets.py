@@ -33,7 +33,7 @@ from analysis.schema import (
     item_text,
     number_text,
 )
-from consumer.mapping import QueueAddress
+from consumer.sqs_queue import QueueAddress
 from loadtest import __version__
 
 KEEP_UNCHANGED = "keep unchanged"

@@ -20,7 +20,7 @@ from analysis.schema import Message, MessageKind, Row, RunStatus
 from consumer.clock import HostClock
 from consumer.faults import FaultPlan
 from consumer.injector import Injector
-from consumer.mapping import Ledger
+from consumer.ledger import Ledger
 from consumer.recorder import Recorder
 from loadtest.driver import Driver, Sent
 from loadtest.plan import Plan, PlannedMessage

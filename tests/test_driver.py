@@ -17,7 +17,7 @@ from analysis.schema import MessageKind
 from consumer.clock import HostClock
 from consumer.faults import FaultPlan
 from consumer.injector import Injector
-from consumer.mapping import STAMP, Ledger
+from consumer.ledger import STAMP, Ledger
 from consumer.recorder import Recorder
 from loadtest.driver import Driver, Sent
 from loadtest.plan import Plan, PlannedMessage

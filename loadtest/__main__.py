@@ -1,4 +1,4 @@
-"""The command line: ``loadtest run | report | sql | lab | mutants``."""
+"""The command line: ``loadtest run | report | sql | lab | faults | doctor | mutants``."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from analysis.errors import OnceproofError
+from analysis.errors import OnceproofError, UsageError
 from analysis.query import ask, tables_of
 from analysis.report import write_outputs
 from analysis.verdict import judge, write_verdict
 from consumer.clock import HostClock
 from loadtest import __version__
 from loadtest.config import FaultFlags, load_settings
+from loadtest.doctor import Level, examine, examine_queue, examine_run
 from loadtest.event_loop import run_in_loop
+from loadtest.fault_rules import faults_json
 from loadtest.lab import walk
 from loadtest.matrix import MatrixProgress, print_matrix
 from loadtest.mutants import chosen, run_matrix
+from loadtest.run import plan_of
 from loadtest.run import run as run_load
 from loadtest.stage import check_endpoint
 from loadtest.terminal import (
     Quiet,
     Reporter,
     Terminal,
+    print_advice,
     print_answer,
+    print_faults,
     print_tables,
     print_verdict,
 )
@@ -281,6 +286,67 @@ def lab(
     console = Console(highlight=False)
     held = walk(endpoint_url=endpoint_url, out=out, clock=HostClock(), console=console)
     raise typer.Exit(0 if held else 1)
+
+
+@app.command()
+def faults(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print them as JSON and nothing else.")
+    ] = False,
+) -> None:
+    """List the faults that a run can make happen: what each imitates, and where that is said.
+
+    Example: loadtest run --fault lost-reply:silent=0.02 --fault redrive
+    """
+    if json:
+        sys.stdout.write(faults_json())
+    else:
+        print_faults(Console(highlight=False))
+
+
+@app.command()
+def doctor(
+    run_dir: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Directory of a run: also look for conditions that could not fail.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Configuration file; otherwise loadtest.toml, or \\[tool.loadtest] of "
+            "pyproject.toml, in this folder.",
+        ),
+    ] = None,
+    endpoint_url: Annotated[
+        str | None, typer.Option(help="AWS-compatible endpoint that has the queue.")
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(help="Name or URL of a queue there: also look at its attributes. Read only."),
+    ] = None,
+) -> None:
+    """Look over the configuration for what leads astray although it is allowed.
+
+    Exit codes: 0 nothing or hints, 1 a warning or something that AWS refuses, 2 a wrong
+    configuration. loadtest run tells the warnings too, and goes on.
+
+    Example: loadtest doctor --endpoint-url http://127.0.0.1:4566 --queue orders
+    """
+    if (endpoint_url is None) != (queue is None):
+        raise UsageError("--endpoint-url and --queue go together: name both, or none.")
+    settings = load_settings(config, {}, Path.cwd())
+    advice = [*examine(settings, plan_of(settings))]
+    if endpoint_url is not None and queue is not None:
+        check_endpoint(endpoint_url)
+        advice += examine_queue(endpoint_url, queue, settings)
+    if run_dir is not None:
+        advice += examine_run(run_dir)
+    print_advice(Console(highlight=False), advice)
+    raise typer.Exit(0 if all(one.level is Level.HINT for one in advice) else 1)
 
 
 @app.command()

@@ -96,6 +96,7 @@ _DECLARED_BY = {
 }
 _MAX_QUEUE_NAME = 38
 """SQS takes 80 characters; the longest prefix of a run takes 42."""
+_EFFECT_NAME = rf"(?=.{{1,{_MAX_QUEUE_NAME}}}$)[A-Za-z0-9_-]+(\.fifo)?"
 
 _REFERENCE_ORDER: Mapping[str, Any] = {
     "key": "id",
@@ -508,9 +509,7 @@ def _effect(
             f"(got {shown(section.call)})",
         )
     what = _EFFECT_RESOURCES.get(service)
-    if what is None and resource is not None:
-        problems.add(f"{at}.resource", f"does not go with {service}: all its sends count together")
-    elif what is not None and resource is None:
+    if what is not None and resource is None:
         problems.add(f"{at}.resource", f"is missing: name the {what}")
     elif service == "dynamodb" and None not in tables:
         names = [table.name for table in tables if table]
@@ -520,13 +519,12 @@ def _effect(
                 f'no [[table]] is called "{resource}"{did_you_mean(str(resource), names)}; '
                 f"declared: {', '.join(names)}",
             )
-    elif service in ("sns", "sqs") and resource is not None:
-        longest = _MAX_QUEUE_NAME
-        if len(resource) > longest or "." in resource:
-            problems.add(
-                f"{at}.resource",
-                f"must be at most {longest} letters, digits, _ and - (got {shown(resource)})",
-            )
+    elif service in ("sns", "sqs", "http") and not re.fullmatch(_EFFECT_NAME, resource or ""):
+        problems.add(
+            f"{at}.resource",
+            f"must be at most {_MAX_QUEUE_NAME} letters, digits, _ and -, with .fifo at the end "
+            f"for a FIFO one (got {shown(resource)})",
+        )
     if len(problems.lines) > before:
         return None
     name = section.call if resource is None else f"{section.call} {resource}"

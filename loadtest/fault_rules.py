@@ -13,15 +13,16 @@ A rate of 0 asks for nothing, so that a flag can switch off what a file asks for
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import EvidenceError
+from analysis.errors import EvidenceError, UsageError
 from analysis.schema import FaultRuleInfo, RunInfo
 from analysis.store import load_run, open_evidence
 from consumer.faults import KINDS, LASTING, FaultName, FaultRule, Kind, Where, expanded
+from consumer.handler_clock import library
 from loadtest.problems import Problems, did_you_mean, names_of, parse_section
 from loadtest.sections import FaultSection, LoadSettings, QueueSettings, shown
 
@@ -180,6 +181,17 @@ def rules_of_run(run_dir: Path) -> tuple[RunInfo, tuple[FaultRule, ...]]:
 # --- checking ---------------------------------------------------------------------------
 
 
+def may_last(name: FaultName) -> bool:
+    """Whether ``lasting`` may follow the name."""
+    return KINDS[name].where in (Where.CALL, Where.DELIVERY) and name not in _NO_ATTEMPT_FOLLOWS
+
+
+def options_text(name: FaultName) -> str:
+    """What may follow the name: ``:silent :lasting``."""
+    options = [*KINDS[name].options, *([LASTING] if may_last(name) else [])]
+    return " ".join(f":{option}" for option in options)
+
+
 def _rules(
     name: FaultName, section: FaultSection, at: str, problems: Problems
 ) -> tuple[FaultRule, ...]:
@@ -215,14 +227,13 @@ def _mistakes(name: FaultName, about: Kind, section: FaultSection) -> Iterable[s
     if option is not None and option not in about.options:
         known = f"its options: {', '.join(about.options)}" if about.options else "it has none"
         yield f'"{option}" is no option of {name}{did_you_mean(option, about.options)}; {known}'
-    if section.lasting:
-        if about.where not in (Where.CALL, Where.DELIVERY):
-            yield f"lasting does not go with {name}: it is met once by each {about.where}"
-        elif name in _NO_ATTEMPT_FOLLOWS:
-            why = _NO_ATTEMPT_FOLLOWS[name]
-            yield f"lasting does not go with {name}: {why}, so no further attempt meets it"
-        elif about.where is Where.DELIVERY and section.receive is not None:
-            yield "receive does not go with lasting, which is met by every receive"
+    if section.lasting and not may_last(name):
+        why = f"it is met once by each {about.where}"
+        if name in _NO_ATTEMPT_FOLLOWS:
+            why = f"{_NO_ATTEMPT_FOLLOWS[name]}, so no further attempt meets it"
+        yield f"lasting does not go with {name}: {why}"
+    elif section.lasting and about.where is Where.DELIVERY and section.receive is not None:
+        yield "receive does not go with lasting, which is met by every receive"
     if section.seconds is not None:
         if about.seconds is None:
             yield f"seconds does not go with {name}: it has no duration"
@@ -272,8 +283,11 @@ def check_rules(
             f"must be at least 2 for {FaultName.REDELIVER_DURING}, which keeps two environments "
             "at work on one message (got 1)",
         )
-    if FaultName.CLOCK in names and sys.platform != "linux":
-        problems.add("faults.clock", "needs Linux: elsewhere no process's clock can be set ahead")
+    if FaultName.CLOCK in names:
+        try:
+            library()
+        except UsageError as error:
+            problems.lines.append(str(error))
 
 
 def with_flags(rules: Sequence[FaultRule], flags: Sequence[FaultRule]) -> tuple[FaultRule, ...]:
@@ -311,3 +325,23 @@ def rule_info(rule: FaultRule, opportunities: int = 0) -> FaultRuleInfo:
         lasting=rule.lasting,
         opportunities=opportunities,
     )
+
+
+def faults_json() -> str:
+    """All faults for machines: a list of objects."""
+    rows = [
+        {
+            "name": name,
+            "where": about.where,
+            "options": about.options,
+            "lasting": may_last(name),
+            "seconds": about.seconds,
+            "services": about.services,
+            "operations": about.operations,
+            "filters": FILTERS[about.where],
+            "imitates": about.imitates,
+            "source": about.source,
+        }
+        for name, about in KINDS.items()
+    ]
+    return json.dumps(rows, indent=2) + "\n"

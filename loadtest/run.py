@@ -33,6 +33,7 @@ from consumer.injector import Injector
 from loadtest import __version__
 from loadtest.config import Settings, real_effects
 from loadtest.control import control_settings
+from loadtest.doctor import Level, examine, examine_run
 from loadtest.event_loop import run_in_loop
 from loadtest.fault_rules import rule_info
 from loadtest.plan import Plan, make_plan
@@ -132,7 +133,7 @@ def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list
     load, queue = settings.load, settings.queue
     rate = "as fast as possible" if load.rate_per_s is None else f"{load.rate_per_s:g} a second"
     rules = [rule_info(rule).text for rule in settings.faults.rules]
-    effects = [f"{effect.name}, one for each order" for effect in settings.effects]
+    effects = [f"{effect.name}, one an order by {effect.key}" for effect in settings.effects]
     lines = [
         ("handler", f"{settings.handler.handler} in {settings.handler.code}"),
         ("target", "embedded AWS" if endpoint_url is None else endpoint_url),
@@ -232,6 +233,7 @@ def run(
             command,
             clock,
             reporter,
+            advised=False,  # the settings are the run's own
         )
     reporter.phase("judging")
     try:
@@ -240,6 +242,8 @@ def run(
         verdict = judge(run_dir)
         write_verdict(run_dir, verdict)
         write_outputs(run_dir, verdict)
+        for one in examine_run(run_dir):
+            reporter.warn(str(one))
     except (EvidenceError, ScratchError, OSError) as error:
         # The directory is this run's own: what fails here is the disk, not what was asked.
         raise RecordingError(
@@ -259,6 +263,7 @@ def _record(
     reporter: Reporter,
     *,
     control: bool = False,
+    advised: bool = True,
 ) -> RunInfo:
     """Flood and record; how it ended is in the directory's ``run.json`` too."""
     plan = plan_of(settings)
@@ -273,6 +278,9 @@ def _record(
     )
     write_run_info(run_dir, info)
     reporter.plan(plan_lines(settings, plan, endpoint_url))
+    for one in examine(settings, plan) if advised else ():
+        if one.level is not Level.HINT:
+            reporter.warn(str(one))
     try:
         info = run_in_loop(
             _stoppable_flood(settings, plan, info, run_dir, endpoint_url, clock, reporter)
@@ -400,7 +408,7 @@ def never_fired(settings: Settings, injector: Injector) -> Sequence[str]:
         if not places:
             why = f"no {rule.about.where} of this run matched it"
         else:
-            why = f"{count(places, rule.about.where)} matched it, and at none was it carried out"
+            why = f"{count(places, 'place')} matched it, and at none was it carried out"
         said.append(f"fault {rule_info(rule).text} never fired: {why}")
     if len(said) > _LISTED:
         said[_LISTED:] = [f"and {len(said) - _LISTED} more fault rules never fired"]

@@ -154,7 +154,7 @@ class EffectSection(Section):
     """``[[effect]]``: calls that count as one side effect."""
 
     call: str
-    resource: str | None = Field(None, pattern=r"^[A-Za-z0-9_.-]+$", max_length=200)
+    resource: str | None = Field(None, min_length=1)
     key: str = Field(min_length=1)
 
 

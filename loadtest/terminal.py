@@ -22,6 +22,9 @@ from analysis.findings import CheckStatus, Verdict, VerdictWord
 from analysis.proofs import check_text
 from analysis.query import Answer, TableText
 from analysis.text import count, visible
+from consumer.faults import KINDS, Kind, Where
+from loadtest.doctor import Advice, Level
+from loadtest.fault_rules import options_text
 
 _PLAIN_EVERY_S = 5.0
 _STYLES = {
@@ -199,6 +202,49 @@ def print_tables(console: Console, tables: Sequence[TableText]) -> None:
         else:
             names = ", ".join(column.name for column in table.columns)
             console.print(Padding(Text(names, "dim"), (0, 0, 0, 2)))
+
+
+def print_faults(console: Console) -> None:
+    """All faults, by what they strike; off a terminal a line each, as wide as it gets."""
+    if not console.is_terminal:
+        for name, about in KINDS.items():
+            head = f"{name:<25}{about.where:<17}{_seconds_text(about):<10}"
+            options = f"; options {options_text(name)}" if options_text(name) else ""
+            line = f"{head}{about.imitates} ({about.source}){options}"
+            console.print(Text(line), soft_wrap=True)
+        return
+    for where in Where:
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, title_justify="left")
+        table.title = f"each strikes one {where}" if where is not Where.RUN else "once a run"
+        table.add_column("fault", width=25, overflow="fold")
+        table.add_column("seconds", width=8)
+        table.add_column("imitates", ratio=3)
+        table.add_column("source", ratio=2, style="dim", overflow="fold")
+        for name, about in KINDS.items():
+            if about.where is where:
+                label = Text(name) + Text(f"\n{options_text(name)}".rstrip(), "dim")
+                table.add_row(label, _seconds_text(about), about.imitates, about.source)
+        console.print(table)
+        console.print()
+
+
+def _seconds_text(about: Kind) -> str:
+    if about.seconds is None:
+        return ""
+    low, high = about.seconds
+    return f"{low:g}" if low == high else f"{low:g}-{high:g}"
+
+
+_LEVEL_STYLES = {Level.ERROR: "bold red", Level.WARNING: "bold yellow", Level.HINT: "bold cyan"}
+
+
+def print_advice(console: Console, advice: Sequence[Advice]) -> None:
+    """One entry a line: level, setting, cause and cure."""
+    for one in advice:
+        level = Text(f"{one.level}: ", _LEVEL_STYLES[one.level])
+        console.print(level + Text(str(one)), soft_wrap=True)
+    counts = [f"{count(sum(one.level is level for one in advice), level)}" for level in Level]
+    console.print(Text(", ".join(counts), style="dim"))
 
 
 def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Path) -> None:

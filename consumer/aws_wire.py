@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
 from analysis.schema import Decision
+
+HTTP_EFFECTS = "/onceproof-http/"
+"""Paths below this one are no AWS service: they stand for a URL that the handler calls."""
 
 MAX_REQUEST_CHARS = 16 * 1024
 """Evidence keeps this much of a request's text."""
@@ -41,15 +45,30 @@ _RESOURCES = (
     "LogGroupName",
     "logGroupName",
 )
+# SES version 2 names its operations by path (API reference, "SendEmail", request syntax).
+_SES_PATHS = {
+    "/v2/email/outbound-emails": "SendEmail",
+    "/v2/email/outbound-bulk-emails": "SendBulkEmail",
+}
+
+
+class Protocol(StrEnum):
+    """How a request is written, and so its reply."""
+
+    JSON = "json"  # X-Amz-Target names the operation
+    QUERY = "query"  # a form; the reply is XML
+    REST = "rest"  # method and path name the operation
+    HTTP = "http"  # no AWS service
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a request asks, of which service."""
 
-    service: str  # as in the credential scope; "unknown" when nothing tells
+    protocol: Protocol
+    service: str  # as in the credential scope; "http"; "unknown" when nothing tells
     region: str | None
-    operation: str  # "PutItem"; for REST protocols "PUT <first part of the path>"
+    operation: str  # "PutItem"; for REST protocols "PUT <first part of the path>"; of HTTP "PUT"
     resource: str | None  # when the request is about exactly one
     attempt: int  # from 1
     sdk_id: str | None  # the same for all attempts of one SDK call
@@ -71,20 +90,32 @@ def subject(method: str, target: str, headers: Mapping[str, str], body: bytes) -
     attempt = _ATTEMPT.search(headers.get("amz-sdk-request", ""))
     path = urlsplit(target).path if target != "/" else target
     json_target = headers.get("X-Amz-Target")
+    if path.startswith(HTTP_EFFECTS):
+        name = unquote(path.removeprefix(HTTP_EFFECTS).partition("/")[0])
+        return Subject(Protocol.HTTP, "http", None, method, name, 1, None)
     if json_target is not None:
+        protocol = Protocol.JSON
         prefix, _, operation = json_target.rpartition(".")
         # "DynamoDB_20120810", "AmazonSQS"
         service = service or prefix.partition("_")[0].removeprefix("Amazon").lower()
         resource = _json_resource(body)
     elif headers.get("Content-Type", "").startswith("application/x-www-form-urlencoded"):
-        form = parse_qs(body.decode("utf-8", "replace"))
-        operation = form.get("Action", [f"{method} /"])[0]
-        resource = _named({name: values[0] for name, values in form.items()})
+        protocol = Protocol.QUERY
+        form = {
+            name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace")).items()
+        }
+        operation = form.get("Action", f"{method} /")
+        resource = form.get("Source") if service == "ses" else _named(form)
     else:
+        protocol = Protocol.REST
         first = path.strip("/").partition("/")[0]
         operation = f"{method} {first}"
         resource = first if service == "s3" and first else None
+        if service == "ses" and method == "POST":
+            operation = _SES_PATHS.get(path, operation)
+            resource = _sender(body)
     return Subject(
+        protocol,
         service or "unknown",
         region,
         operation,
@@ -118,6 +149,18 @@ def _json_resource(body: bytes) -> str | None:
         return _named(
             {name: msgspec.json.decode(members[name]) for name in _RESOURCES if name in members}
         )
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class _Mail(msgspec.Struct):
+    sender: str | None = msgspec.field(name="FromEmailAddress", default=None)
+
+
+def _sender(body: bytes) -> str | None:
+    """Of a mail, which is about its sender's identity."""
+    try:
+        return msgspec.json.decode(body, type=_Mail).sender
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -82,12 +82,25 @@ class _BatchWriteItem(msgspec.Struct, rename="pascal"):
 
 
 class _Projected(msgspec.Struct, rename="pascal", kw_only=True):
+    consistent_read: bool = False
     projection_expression: str | None = None
     attributes_to_get: list[str] | None = None
+    expression_attribute_names: dict[str, str] | None = None
 
     @property
     def whole(self) -> bool:
         return self.projection_expression is None and self.attributes_to_get is None
+
+    @property
+    def shown(self) -> frozenset[str] | None:
+        """The attributes asked for; None when a part of one is."""
+        if self.projection_expression is None:
+            return frozenset(self.attributes_to_get or ())
+        names = self.expression_attribute_names or {}
+        paths = [path.strip() for path in self.projection_expression.split(",")]
+        if any("." in path or "[" in path for path in paths):
+            return None
+        return frozenset(names.get(path, path) for path in paths)
 
 
 class _Get(_Projected, rename="pascal", kw_only=True):
@@ -117,6 +130,13 @@ class _Search(_Projected, rename="pascal", kw_only=True):
     table_name: str
     index_name: str | None = None
     select: str | None = None
+    filter_expression: str | None = None
+    query_filter: dict[str, Any] | None = None
+    scan_filter: dict[str, Any] | None = None
+
+    @property
+    def filtered(self) -> bool:
+        return (self.filter_expression or self.query_filter or self.scan_filter) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +148,16 @@ class Touch:
     attributes: Attributes  # its key; of a put, the whole item
     condition: str | None = None
     whole: bool = True  # a read of the whole item
+    shown: frozenset[str] | None = None  # of a read of whole attributes: their names
+    consistent: bool = False  # a read that must not be stale
+
+    def part(self, item: Attributes) -> Attributes | None:
+        """What this read would have returned of an item; None when that cannot be told."""
+        if self.whole:
+            return item
+        if self.shown is None:
+            return None
+        return {name: value for name, value in item.items() if name in self.shown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +168,7 @@ class Request:
     body: bytes  # what to forward
     touches: tuple[Touch, ...] = ()
     search: Touch | None = None  # Query or Scan: its items are known from the reply alone
+    filtered: bool = False  # a search that leaves out what does not match a filter
     exclusive: bool = False  # no other write of the same keys meanwhile
     reads_before: bool = False  # no reply can tell: read the items first
     reads_after: bool = False  # and again when it was accepted
@@ -174,17 +205,19 @@ def parse(operation: str, body: bytes) -> Request | None:
             case "Query" | "Scan":
                 search = msgspec.json.decode(body, type=_Search)
                 # An index may hold a part of the item only; so may COUNT and its like.
-                whole = (
-                    search.whole
-                    and search.index_name is None
-                    and search.select in (None, "ALL_ATTRIBUTES")
+                plain = search.index_name is None and search.select in (None, "ALL_ATTRIBUTES")
+                touch = Touch(
+                    Action.READ,
+                    search.table_name,
+                    {},
+                    whole=search.whole and plain,
+                    consistent=search.consistent_read,
                 )
-                touch = Touch(Action.READ, search.table_name, {}, whole=whole)
-                return Request(operation, body, search=touch)
+                return Request(operation, body, search=touch, filtered=search.filtered)
             case "BatchGetItem":
                 tables = msgspec.json.decode(body, type=_BatchGetItem).request_items
                 touches = [
-                    Touch(Action.READ, table, key, whole=entry.whole)
+                    _read(entry, table, key)
                     for table, entry in tables.items()
                     for key in entry.keys
                 ]
@@ -283,7 +316,66 @@ def _batch_touch(table: str, entry: _BatchWrite) -> Touch:
 
 
 def _get(get: _Get) -> Touch:
-    return Touch(Action.READ, get.table_name, get.key, whole=get.whole)
+    return _read(get, get.table_name, get.key)
+
+
+def _read(asked: _Projected, table: str, key: Attributes) -> Touch:
+    whole = asked.whole
+    return Touch(
+        Action.READ,
+        table,
+        key,
+        whole=whole,
+        shown=None if whole else asked.shown,
+        consistent=asked.consistent_read,
+    )
+
+
+# --- batch writes ---------------------------------------------------------------------
+
+
+class _RawBatch(msgspec.Struct, rename="pascal"):
+    request_items: dict[str, list[msgspec.Raw]]
+
+
+class _RawUnprocessed(msgspec.Struct, rename="pascal"):
+    unprocessed_items: dict[str, list[msgspec.Raw]] = msgspec.field(default_factory=dict)
+
+
+Unprocessed = dict[str, list[msgspec.Raw]]
+"""Entries of a batch write by table, as sent."""
+
+
+def halved(request: Request) -> tuple[Request, Unprocessed] | None:
+    """A batch write with the first half of its entries, and the others.
+
+    None for a batch of one: a store that can make none of a batch refuses it.
+    """
+    batch = msgspec.json.decode(request.body, type=_RawBatch).request_items
+    entries = [(table, entry) for table, listed in batch.items() for entry in listed]
+    if len(entries) < 2:
+        return None
+    half = (len(entries) + 1) // 2
+    fields = _fields.decode(request.body)
+    fields["RequestItems"] = msgspec.Raw(msgspec.json.encode(_by_table(entries[:half])))
+    return replace(request, body=msgspec.json.encode(fields)), _by_table(entries[half:])
+
+
+def with_unprocessed(body: bytes, more: Unprocessed) -> bytes:
+    """The reply to a batch write that left these entries undone as well."""
+    fields = _fields.decode(body)
+    undone = msgspec.json.decode(body, type=_RawUnprocessed).unprocessed_items
+    for table, entries in more.items():
+        undone.setdefault(table, []).extend(entries)
+    fields["UnprocessedItems"] = msgspec.Raw(msgspec.json.encode(undone))
+    return msgspec.json.encode(fields)
+
+
+def _by_table(entries: Iterable[tuple[str, msgspec.Raw]]) -> Unprocessed:
+    tables: Unprocessed = {}
+    for table, entry in entries:
+        tables.setdefault(table, []).append(entry)
+    return tables
 
 
 # --- conditions -----------------------------------------------------------------------

@@ -13,11 +13,14 @@ and after while no other write of the same keys is on its way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from http import HTTPStatus
 
 import aiohttp
 import msgspec
@@ -26,15 +29,18 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from analysis.errors import RecordingError
-from analysis.schema import Call, CallItem, Decision, TableInfo, item_text
-from consumer import aws_wire, dynamodb_wire
+from analysis.schema import Call, CallItem, Decision, EffectInfo, TableInfo, item_text
+from consumer import aws_wire, call_faults, dynamodb_wire
+from consumer.call_faults import Ending, Injection
 from consumer.clock import Clock
 from consumer.dynamodb_wire import Attributes, Exchange, Image
-from consumer.faults import Occupant
-from consumer.injector import Injector
+from consumer.effects import Asked, Effects
+from consumer.faults import FaultName, Occupant, Strike
+from consumer.injector import Injector, fault_text
 from consumer.key_locks import Key, KeyLocks
 from consumer.recorder import Recorder
 from consumer.signing import Signer
+from consumer.stale_reads import PreviousImages, stale
 
 _BUFFER_BYTES = 1024 * 1024
 """Bodies above this are streamed where nothing needs to be known about them."""
@@ -45,6 +51,8 @@ _HEADER_BYTES = 64 * 1024  # session tokens and presigned URLs exceed aiohttp's 
 _REPLY_TIMEOUT_S = 900
 _CONNECT_TIMEOUT_S = 10
 _CLOSE_TIMEOUT_S = 2
+# How soon a handler that went away is noticed while its reply is held back.
+_LOOK_S = 0.05
 # Less than the 5 s of uvicorn and the 20 s of AWS: an idle connection is closed from
 # this side, or a request would now and then meet one that is just being closed.
 _UPSTREAM_KEEPALIVE_S = 3
@@ -72,6 +80,8 @@ _BROKEN = "ConnectionClosedError"
 _UNREADABLE = "UnreadableReply"
 _HANDLER_GONE = "HandlerDisconnected"
 
+_BY_ITEM = (FaultName.STALE_READ, FaultName.PARTIAL_BATCH_WRITE)
+
 
 @dataclass(frozen=True, slots=True)
 class _Received:
@@ -81,6 +91,11 @@ class _Received:
     headers: CIMultiDict[str]  # to forward
     body: bytes | aiohttp.StreamReader
     subject: aws_wire.Subject
+
+    @property
+    def known_body(self) -> bytes:
+        """The body, empty when it is streamed."""
+        return self.body if isinstance(self.body, bytes) else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +124,17 @@ class _Touched:
         return self.row.resource, self.row.item_key
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A wire attempt on its way through the gateway."""
+
+    occupant: Occupant
+    received: _Received
+    call: Call  # as written when the request came in
+    effects: Sequence[Asked] = ()
+    injection: Injection | None = None
+
+
 class _NoReplyError(Exception):
     """The upstream gave no complete reply."""
 
@@ -128,6 +154,7 @@ class Gateway:
     :param signer: signs again everything that was signed, for an upstream that checks
         signatures; None for one that does not.
     :param injector: says which fault a call meets.
+    :param effects: the calls that count as side effects; their numbers are their positions.
     """
 
     def __init__(
@@ -138,6 +165,7 @@ class Gateway:
         tables: Iterable[TableInfo],
         signer: Signer | None,
         injector: Injector,
+        effects: Sequence[EffectInfo] = (),
     ) -> None:
         self.upstream_failures = 0
         """Calls to which the upstream gave no complete or no readable reply."""
@@ -148,6 +176,13 @@ class Gateway:
         self._recorder = recorder
         self._signer = signer
         self._injector = injector
+        self._effects = Effects(effects)
+        # Kept only where a rule asks for it: one image of every item ever written.
+        stale_reads = injector.plan.has(FaultName.STALE_READ)
+        self._previous = PreviousImages() if stale_reads else None
+        self._in_progress: Counter[str] = Counter()  # attempts struck, by SDK call
+        self._cut_off: dict[int, Strike] = {}  # invocations that wait for their timeout
+        self._closing = asyncio.Event()
         self._key_names: dict[str, tuple[str, ...]] = {
             table.name: (table.key,) if table.sort is None else (table.key, table.sort)
             for table in tables
@@ -186,6 +221,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Close all doors. Exchanges still going have a moment to end and be recorded."""
+        self._closing.set()
         for listener, _ in self._doors.values():
             listener.close()
         await asyncio.gather(*(door.shutdown(_CLOSE_TIMEOUT_S) for _, door in self._doors.values()))
@@ -200,15 +236,26 @@ class Gateway:
             received = await _receive(request)
             call = self._open_call(received, invocation_id, sent_at)
             wire = _understand(received)
-            touched = None
+            touched: Sequence[_Touched] | None = None
             if wire is not None:
                 await self._learn_keys(received, wire)
                 touched = self._touched(call, wire)
+            attempt = _Attempt(
+                occupant,
+                received,
+                call,
+                self._open_effects(received, call, wire),
+                self._injection(occupant, received.subject, call, wire, known=touched is not None),
+            )
+            if attempt.injection is not None and not attempt.injection.forwards:
+                return await self._refuse(attempt, wire, touched)
+            if received.subject.protocol is aws_wire.Protocol.HTTP:
+                return await self._answer(attempt)
             if wire is None or touched is None:
-                return await self._pass_on(received, call)
+                return await self._pass_on(attempt)
             if wire.writes:
-                return await self._write(received, call, wire, touched)
-            return await self._read(received, call, wire)
+                return await self._write(attempt, wire, touched)
+            return await self._read(attempt, wire)
         except (ConnectionError, web.RequestPayloadError):
             # The handler went away in the middle of its request.
             return _hang_up(request)
@@ -217,7 +264,7 @@ class Gateway:
             return _hang_up(request)
 
     def _open_call(self, received: _Received, invocation_id: int | None, sent_at: int) -> Call:
-        request, subject, body = received.request, received.subject, received.body
+        request, subject = received.request, received.subject
         call = Call(
             call_id=self._recorder.next_id(Call),
             invocation_id=invocation_id,
@@ -227,15 +274,93 @@ class Gateway:
             operation=subject.operation,
             resource=subject.resource,
             request=aws_wire.request_text(
-                request.method,
-                request.raw_path,
-                body if isinstance(body, bytes) else b"",
-                request.content_length,
+                request.method, request.raw_path, received.known_body, request.content_length
             ),
             sent_at=sent_at,
         )
         self._recorder.write(call)
         return call
+
+    def _open_effects(
+        self, received: _Received, call: Call, wire: dynamodb_wire.Request | None
+    ) -> list[Asked]:
+        effects = self._effects.asked(
+            call.call_id,
+            received.subject,
+            received.request.raw_path,
+            received.known_body,
+            wire,
+        )
+        for effect in effects:
+            self._recorder.write(effect.row)
+        return effects
+
+    def _injection(
+        self,
+        occupant: Occupant,
+        subject: aws_wire.Subject,
+        call: Call,
+        wire: dynamodb_wire.Request | None,
+        *,
+        known: bool,
+    ) -> Injection | None:
+        """The fault that this attempt meets.
+
+        :param known: whether the items that it touches are.
+        """
+        if call.invocation_id in self._cut_off:
+            return call_faults.cut_off(self._cut_off[call.invocation_id])
+        strike = self._injector.strike_call(
+            call.invocation_id,
+            service=subject.service,
+            operation=subject.operation,
+            resource=subject.resource,
+            sdk_id=subject.sdk_id,
+        )
+        if strike is None or (strike.name in _BY_ITEM and not known):
+            return None
+        met = 1
+        if strike.name is FaultName.TRANSACTION_IN_PROGRESS and subject.sdk_id is not None:
+            self._in_progress[subject.sdk_id] += 1
+            met = self._in_progress[subject.sdk_id]
+            if met > 2 and not strike.rule.lasting:
+                return None
+        actions = len(wire.touches) if wire is not None else 1
+        injection = call_faults.injection(
+            strike, subject, call_id=call.call_id, actions=actions, met=met
+        )
+        return None if _came_too_late(injection, occupant, call) else injection
+
+    async def _refuse(
+        self,
+        attempt: _Attempt,
+        wire: dynamodb_wire.Request | None,
+        touched: Sequence[_Touched] | None,
+    ) -> web.StreamResponse:
+        """A fault before the effect: no service learns of the request."""
+        assert attempt.injection is not None
+        reply = None
+        if attempt.injection.error is not None:
+            reply = _instead(attempt.injection, attempt.received.subject)
+        code, content = (reply.code, reply.content) if reply is not None else (None, None)
+        exchange = Exchange(Decision.FAILED, code, content)
+        if wire is not None and touched is not None:
+            if wire.writes:
+                rows = dynamodb_wire.settle(wire, [item.row for item in touched], exchange)
+            else:
+                call_id = attempt.call.call_id
+                rows = dynamodb_wire.read_rows(wire, call_id, exchange, self._key_names_of)
+            for row in rows:
+                self._recorder.write(row)
+        self._settle_effects(attempt, Decision.FAILED)
+        return await self._conclude(attempt, reply)
+
+    async def _answer(self, attempt: _Attempt) -> web.StreamResponse:
+        """An HTTP effect: the gateway is the service."""
+        self._settle_effects(attempt, Decision.ACCEPTED)
+        headers = CIMultiDict({hdrs.CONTENT_TYPE: "application/json"})
+        reply = _told(200, "OK", headers, b"{}", attempt.received.subject)
+        return await self._conclude(attempt, reply)
 
     def _touched(self, call: Call, wire: dynamodb_wire.Request) -> list[_Touched] | None:
         """The items of a request; None when the key of one cannot be told."""
@@ -256,18 +381,22 @@ class Gateway:
         return touched
 
     async def _write(
-        self,
-        received: _Received,
-        call: Call,
-        wire: dynamodb_wire.Request,
-        touched: Sequence[_Touched],
+        self, attempt: _Attempt, wire: dynamodb_wire.Request, touched: Sequence[_Touched]
     ) -> web.StreamResponse:
         """A write whose items are known."""
-        for item in touched:
-            self._recorder.write(item.row)
+        received = attempt.received
+        rows = [item.row for item in touched]
+        for row in rows:
+            self._recorder.write(row)
+        left: dynamodb_wire.Unprocessed | None = None
+        if _meets(attempt, FaultName.PARTIAL_BATCH_WRITE):
+            halves = dynamodb_wire.halved(wire)
+            if halves is None:
+                attempt = replace(attempt, injection=None)
+            else:
+                wire, left = halves
         before: Mapping[Key, Image] = {}
         after: Mapping[Key, Image] = {}
-        rows = [item.row for item in touched]
         async with self._locks.hold((item.lock for item in touched), exclusive=wire.exclusive):
             if wire.reads_before:
                 before = await self._look_up(received, touched)
@@ -277,45 +406,75 @@ class Gateway:
                 if not error.sent:
                     for row in rows:
                         self._recorder.write(replace(row, decision=Decision.FAILED))
-                return self._close_call(received, call, error)
+                return self._no_answer(attempt, error)
             if wire.reads_after and reply.decision is Decision.ACCEPTED:
                 after = await self._look_up(received, touched)
+        if left is not None:
+            if reply.decision is Decision.ACCEPTED:
+                body = dynamodb_wire.with_unprocessed(reply.body, left)
+                content = dynamodb_wire.parse_reply(body)
+                reply = replace(_with_body(reply, body), content=content)
+            else:
+                attempt = replace(attempt, injection=None)
         replayed = wire.token in self._tokens
         if wire.token is not None and reply.decision in (Decision.ACCEPTED, Decision.UNKNOWN):
             self._tokens.add(wire.token)
         exchange = Exchange(reply.decision, reply.code, reply.content, before, after, replayed)
-        for row in dynamodb_wire.settle(wire, rows, exchange):
+        settled = dynamodb_wire.settle(wire, rows, exchange)
+        for row in settled:
             self._recorder.write(row)
-        return await self._deliver(received, call, _as_asked(wire, reply))
+            if self._previous is not None:
+                self._previous.learn(row)
+        self._settle_effects(attempt, reply.decision, items=settled)
+        return await self._conclude(attempt, _as_asked(wire, reply))
 
-    async def _read(
-        self, received: _Received, call: Call, wire: dynamodb_wire.Request
-    ) -> web.StreamResponse:
+    async def _read(self, attempt: _Attempt, wire: dynamodb_wire.Request) -> web.StreamResponse:
         """A read whose items are known, or will be from the reply."""
         try:
-            reply = await self._send(received, wire.body)
+            reply = await self._send(attempt.received, wire.body)
         except _NoReplyError as error:
-            return self._close_call(received, call, error)
+            return self._no_answer(attempt, error)
+        if _meets(attempt, FaultName.STALE_READ):
+            attempt, reply = self._stale(attempt, wire, reply)
         for row in dynamodb_wire.read_rows(
             wire,
-            call.call_id,
+            attempt.call.call_id,
             Exchange(reply.decision, reply.code, reply.content),
             self._key_names_of,
         ):
             self._recorder.write(row)
-        return await self._deliver(received, call, reply)
+        return await self._conclude(attempt, reply)
 
-    async def _pass_on(self, received: _Received, call: Call) -> web.StreamResponse:
+    def _stale(
+        self, attempt: _Attempt, wire: dynamodb_wire.Request, reply: _Reply
+    ) -> tuple[_Attempt, _Reply]:
+        """The reply of a replica that lags behind, where that makes a difference."""
+        older = None
+        if self._previous is not None and reply.content is not None and reply.status == 200:
+            older = stale(wire, reply.body, reply.content, self._previous, self._key_names_of)
+        if older is None or attempt.injection is None:
+            return replace(attempt, injection=None), reply
+        body, changed = older
+        injection = replace(attempt.injection, detail=f"items put back: {changed}")
+        reply = replace(_with_body(reply, body), content=dynamodb_wire.parse_reply(body))
+        return replace(attempt, injection=injection), reply
+
+    async def _pass_on(self, attempt: _Attempt) -> web.StreamResponse:
         """A call of which nothing more is known: its body may be long in either direction."""
+        received = attempt.received
         try:
             async with self._upstream(received, received.headers, received.body) as upstream:
                 size = upstream.content_length
                 if upstream.status >= 400 or (size is not None and size <= _BUFFER_BYTES):
                     reply = await _complete(upstream, received.subject)
-                    return await self._deliver(received, call, reply)
-                return await self._stream(received, call, upstream)
+                    self._settle_effects(attempt, reply.decision, reply.body)
+                    return await self._conclude(attempt, reply)
+                self._settle_effects(
+                    attempt, aws_wire.decision(upstream.status, reads=received.subject.reads)
+                )
+                return await self._stream(attempt, upstream)
         except (aiohttp.ClientError, TimeoutError) as error:
-            return self._close_call(received, call, self._no_reply(received, error))
+            return self._no_answer(attempt, self._no_reply(received, error))
 
     async def _send(self, received: _Received, body: bytes) -> _Reply:
         """Forward a DynamoDB call.
@@ -334,38 +493,110 @@ class Gateway:
             return replace(reply, decision=Decision.UNKNOWN, code=_UNREADABLE)
         return reply
 
-    async def _deliver(self, received: _Received, call: Call, reply: _Reply) -> web.StreamResponse:
+    def _settle_effects(
+        self,
+        attempt: _Attempt,
+        decision: Decision,
+        reply: bytes = b"",
+        items: Sequence[CallItem] | None = None,
+    ) -> None:
+        for effect in self._effects.settled(attempt.effects, decision, reply, items):
+            self._recorder.write(effect)
+
+    async def _conclude(self, attempt: _Attempt, reply: _Reply | None) -> web.StreamResponse:
+        """Let the handler have the reply, or what a fault makes of it.
+
+        :param reply: None where a fault leaves the handler without any.
+        """
+        return await self._end(self._fire(attempt), reply)
+
+    async def _end(self, attempt: _Attempt, reply: _Reply | None) -> web.StreamResponse:
+        injection = attempt.injection
+        if injection is not None:
+            match injection.ending:
+                case Ending.RESET:
+                    return self._close_call(attempt, _BROKEN)
+                case Ending.SILENCE:
+                    invocation_id = attempt.call.invocation_id
+                    if injection.strike.name is FaultName.TIMEOUT and invocation_id is not None:
+                        self._cut_off[invocation_id] = injection.strike
+                    await self._hold(attempt.received.request, _REPLY_TIMEOUT_S)
+                    return self._close_call(attempt, _HANDLER_GONE)
+                case Ending.KILL:
+                    # Before its connection is closed: it must not notice and go on.
+                    await attempt.occupant.kill()
+                    return self._close_call(attempt, _HANDLER_GONE)
+            if injection.error is not None:
+                reply = _instead(injection, attempt.received.subject)
+            if injection.strike.name is FaultName.SLOW:
+                await self._hold(attempt.received.request, injection.strike.seconds)
+        assert reply is not None
+        return await self._deliver(attempt, reply)
+
+    def _fire(self, attempt: _Attempt) -> _Attempt:
+        """Record that a fault is carried out now; without it when there is nobody to meet it."""
+        injection, call = attempt.injection, attempt.call
+        if injection is None:
+            return attempt
+        if _came_too_late(injection, attempt.occupant, call):
+            return replace(attempt, injection=None)
+        if not injection.repeats:
+            self._injector.fire(
+                injection.strike,
+                invocation_id=call.invocation_id,
+                call_id=call.call_id,
+                detail=injection.detail,
+            )
+        return replace(attempt, call=replace(call, fault=fault_text(injection.strike)))
+
+    async def _hold(self, request: web.BaseRequest, seconds: float) -> None:
+        """Wait, unless the handler goes away or the gateway closes."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while not _is_gone(request) and (left := until - loop.time()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), min(left, _LOOK_S))
+                return
+
+    async def _deliver(self, attempt: _Attempt, reply: _Reply) -> web.StreamResponse:
         """Record what the handler is going to learn, and let it know."""
-        request = received.request
         response = web.Response(
             status=reply.status, reason=reply.reason, headers=reply.headers, body=reply.body
         )
         answered = replace(
-            call, answered_at=self._clock.now_ns(), decision=reply.decision, error_code=reply.code
+            attempt.call,
+            answered_at=self._clock.now_ns(),
+            decision=reply.decision,
+            error_code=reply.code,
         )
         self._recorder.write(answered)
         try:
-            await response.prepare(request)
+            await response.prepare(attempt.received.request)
             await response.write_eof()
         except ConnectionError:  # its process ended, or it gave up waiting
             self._recorder.write(_unheard(answered))
         return response
 
     async def _stream(
-        self, received: _Received, call: Call, upstream: aiohttp.ClientResponse
+        self, attempt: _Attempt, upstream: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         """Deliver a long reply while it comes in."""
-        request = received.request
+        received = attempt.received
+        headers = _end_to_end(upstream.headers, _HOP_BY_HOP)
+        attempt = self._fire(attempt)
+        if attempt.injection is not None:
+            if attempt.injection.strike.name is not FaultName.SLOW:
+                # No other fault lets a reply through that came from the service.
+                return await self._end(attempt, None)
+            await self._hold(received.request, attempt.injection.strike.seconds)
         response = web.StreamResponse(
-            status=upstream.status,
-            reason=upstream.reason,
-            headers=_end_to_end(upstream.headers, _HOP_BY_HOP),
+            status=upstream.status, reason=upstream.reason, headers=headers
         )
         answered = replace(
-            call, decision=aws_wire.decision(upstream.status, reads=received.subject.reads)
+            attempt.call, decision=aws_wire.decision(upstream.status, reads=received.subject.reads)
         )
         try:
-            await response.prepare(request)
+            await response.prepare(received.request)
             async for chunk in upstream.content.iter_any():
                 await response.write(chunk)
             await response.write_eof()
@@ -374,12 +605,16 @@ class Gateway:
         self._recorder.write(replace(answered, answered_at=self._clock.now_ns()))
         return response
 
-    def _close_call(
-        self, received: _Received, call: Call, error: _NoReplyError
-    ) -> web.StreamResponse:
+    def _no_answer(self, attempt: _Attempt, error: _NoReplyError) -> web.StreamResponse:
         """No reply: the handler gets what a dead endpoint gives, a closed connection."""
-        self._recorder.write(replace(call, answered_at=self._clock.now_ns(), error_code=error.code))
-        return _hang_up(received.request)
+        if not error.sent:
+            self._settle_effects(attempt, Decision.FAILED)
+        return self._close_call(attempt, error.code)
+
+    def _close_call(self, attempt: _Attempt, code: str) -> web.StreamResponse:
+        answered_at = self._clock.now_ns()
+        self._recorder.write(replace(attempt.call, answered_at=answered_at, error_code=code))
+        return _hang_up(attempt.received.request)
 
     # --- the upstream -------------------------------------------------------------
 
@@ -496,22 +731,48 @@ def _understand(received: _Received) -> dynamodb_wire.Request | None:
 async def _complete(upstream: aiohttp.ClientResponse, subject: aws_wire.Subject) -> _Reply:
     """Read a reply to its end, and what it tells."""
     body = await upstream.read()
-    code = aws_wire.error_code(upstream.status, upstream.headers, body)
-    decision = aws_wire.decision(upstream.status, reads=subject.reads)
+    headers = _end_to_end(upstream.headers, _HOP_BY_HOP)
+    return _told(upstream.status, upstream.reason or "", headers, body, subject)
+
+
+def _told(
+    status: int, reason: str, headers: CIMultiDict[str], body: bytes, subject: aws_wire.Subject
+) -> _Reply:
+    """A reply, and what it tells."""
+    code = aws_wire.error_code(status, headers, body)
+    decision = aws_wire.decision(status, reads=subject.reads)
     content = None
     if subject.service == "dynamodb":
         content = dynamodb_wire.parse_reply(body)
         if content is not None:
             decision = dynamodb_wire.write_decision(decision, code, content)
-    return _Reply(
-        upstream.status,
-        upstream.reason or "",
-        _end_to_end(upstream.headers, _HOP_BY_HOP),
-        body,
-        decision,
-        code,
-        content,
-    )
+    return _Reply(status, reason, headers, body, decision, code, content)
+
+
+def _instead(injection: Injection, subject: aws_wire.Subject) -> _Reply:
+    """The reply that a fault puts in place of the service's own."""
+    error = injection.error
+    assert error is not None
+    reason = HTTPStatus(error.status).phrase
+    return _told(error.status, reason, CIMultiDict(error.headers), error.body, subject)
+
+
+def _with_body(reply: _Reply, body: bytes) -> _Reply:
+    """The reply with another body, of which no more is told than of the first."""
+    headers = reply.headers.copy()
+    headers[hdrs.CONTENT_LENGTH] = str(len(body))
+    if "x-amz-crc32" in headers:
+        headers["x-amz-crc32"] = dynamodb_wire.crc32(body)
+    return replace(reply, headers=headers, body=body)
+
+
+def _meets(attempt: _Attempt, name: FaultName) -> bool:
+    return attempt.injection is not None and attempt.injection.strike.name is name
+
+
+def _came_too_late(injection: Injection, occupant: Occupant, call: Call) -> bool:
+    """Whether a crash would end another run than the one that it was meant for."""
+    return injection.ending is Ending.KILL and occupant.current_invocation != call.invocation_id
 
 
 def _as_asked(wire: dynamodb_wire.Request, reply: _Reply) -> _Reply:
@@ -524,11 +785,7 @@ def _as_asked(wire: dynamodb_wire.Request, reply: _Reply) -> _Reply:
         body = dynamodb_wire.without(reply.body, "Item")
     else:
         return reply
-    headers = reply.headers.copy()
-    headers[hdrs.CONTENT_LENGTH] = str(len(body))
-    if "x-amz-crc32" in headers:
-        headers["x-amz-crc32"] = dynamodb_wire.crc32(body)
-    return replace(reply, headers=headers, body=body)
+    return _with_body(reply, body)
 
 
 def _end_to_end(headers: Mapping[str, str], left_out: frozenset[str]) -> CIMultiDict[str]:

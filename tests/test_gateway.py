@@ -4,181 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import itertools
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import msgspec
 import pytest
 from aiohttp import web
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.config import Config
 from botocore.credentials import Credentials
-from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
+from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 
-from analysis.schema import (
-    NO_ITEM,
-    Action,
-    Call,
-    CallItem,
-    Decision,
-    Row,
-    TableInfo,
-    TableRole,
-    item_text,
-)
+from analysis.schema import NO_ITEM, Action, CallItem, Decision, item_text
 from consumer.clock import HostClock
-from consumer.faults import FaultPlan
 from consumer.gateway import Gateway
-from consumer.injector import Injector
-from consumer.recorder import Recorder
 from consumer.signing import Signer
-
-SECRETS = ("AKIDHANDLER", "handler-secret", "handler-session-token")
-_names = itertools.count(1)
-
-
-def client(service: str, url: str, attempts: int = 1) -> Any:
-    return boto3.client(
-        service,
-        endpoint_url=url,
-        region_name="eu-west-1",
-        aws_access_key_id=SECRETS[0],
-        aws_secret_access_key=SECRETS[1],
-        aws_session_token=SECRETS[2],
-        config=Config(retries={"total_max_attempts": attempts}, read_timeout=20),
-    )
-
-
-class WatchedRecorder(Recorder):
-    """Lets a test wait for evidence instead of for time."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.directory = directory
-        self.wrote = asyncio.Event()
-
-    def write(self, row: Row) -> None:
-        super().write(row)
-        self.wrote.set()
-
-    def _rows(self, table: Any) -> list[Any]:
-        rows: dict[tuple[Any, ...], Any] = {}
-        for line in (self.directory / f"{table.TABLE}.jsonl").read_bytes().splitlines():
-            row = msgspec.json.decode(line, type=table)
-            rows[tuple(getattr(row, name) for name in table.KEY)] = row
-        return list(rows.values())
-
-    def calls(self) -> list[Call]:
-        return self._rows(Call)
-
-    def items(self, call_id: int | None = None) -> list[CallItem]:
-        return [row for row in self._rows(CallItem) if call_id in (None, row.call_id)]
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                self.wrote.clear()
-                await self.wrote.wait()
-
-
-@dataclass
-class Occupied:
-    """Stands for the environment behind a door."""
-
-    slot: int
-    current_invocation: int | None
-    killed: int = 0
-
-    async def kill(self) -> None:
-        self.killed += 1
-
-
-class Lab:
-    """One gateway with one door, a table, and boto3 clients that go through the door."""
-
-    def __init__(self, gateway: Gateway, recorder: WatchedRecorder, table: str) -> None:
-        self.gateway = gateway
-        self.recorder = recorder
-        self.table = table
-        self.occupant = Occupied(1, 7)
-
-    async def open(self) -> None:
-        self.door = await self.gateway.open_door(self.occupant)
-        self.dynamodb = client("dynamodb", self.door)
-
-    async def call(self, operation: str, **members: Any) -> dict[str, Any]:
-        return await call(self.dynamodb, operation, **{"TableName": self.table} | members)
-
-    @property
-    def last(self) -> Call:
-        return self.recorder.calls()[-1]
-
-    @property
-    def last_items(self) -> list[CallItem]:
-        return self.recorder.items(self.last.call_id)
-
-
-def no_faults(recorder: Recorder) -> Injector:
-    return Injector(FaultPlan(), recorder, HostClock())
-
-
-async def call(aws: Any, operation: str, **members: Any) -> dict[str, Any]:
-    """The parsed reply, or the parsed error, as a handler would see it."""
-    try:
-        reply: dict[str, Any] = await asyncio.to_thread(getattr(aws, operation), **members)
-    except ClientError as error:
-        return dict(error.response)
-    return reply
-
-
-@asynccontextmanager
-async def gateway_to(
-    url: str, directory: Path, table: str, signer: Signer | None = None
-) -> AsyncIterator[Lab]:
-    recorder = WatchedRecorder(directory / "evidence")
-    gateway = Gateway(
-        url,
-        HostClock(),
-        recorder,
-        [TableInfo(table, TableRole.ORDERS, "id")],
-        signer,
-        no_faults(recorder),
-    )
-    try:
-        lab = Lab(gateway, recorder, table)
-        await lab.open()
-        yield lab
-        lab.dynamodb.close()
-    finally:
-        await gateway.close()
-        recorder.close()
-        assert len(gateway._locks) == 0
-    for file in recorder.directory.iterdir():
-        text = file.read_text()
-        assert not any(secret in text for secret in (*SECRETS, "AWS4-HMAC")), file
-
-
-def make_table(aws: Any, name: str, sort: bool = False) -> None:
-    keys = ["id", "version"] if sort else ["id"]
-    aws.create_table(
-        TableName=name,
-        KeySchema=[
-            {"AttributeName": key, "KeyType": kind}
-            for key, kind in zip(keys, ["HASH", "RANGE"], strict=False)
-        ],
-        AttributeDefinitions=[
-            {"AttributeName": key, "AttributeType": kind}
-            for key, kind in zip(keys, ["S", "N"], strict=False)
-        ],
-        BillingMode="PAY_PER_REQUEST",
-    )
+from tests.gateway_lab import (
+    Lab,
+    Occupied,
+    WatchedRecorder,
+    call,
+    client,
+    gateway_to,
+    key,
+    make_table,
+    names,
+    no_faults,
+    order,
+)
 
 
 @pytest.fixture(scope="module")
@@ -191,18 +47,10 @@ def direct(emulator_url: str) -> Iterator[Any]:
 
 @pytest.fixture
 async def lab(emulator_url: str, direct: Any, tmp_path: Path) -> AsyncIterator[Lab]:
-    table = f"orders-{next(_names)}"
+    table = f"orders-{next(names)}"
     make_table(direct, table)
     async with gateway_to(emulator_url, tmp_path, table) as lab:
         yield lab
-
-
-def order(name: str, quantity: int | str = 1, **more: Any) -> dict[str, Any]:
-    return {"id": {"S": name}, "quantity": {"N": str(quantity)}, **more}
-
-
-def key(name: str) -> dict[str, Any]:
-    return {"id": {"S": name}}
 
 
 # --- single writes --------------------------------------------------------------------
@@ -615,7 +463,7 @@ async def test_the_reply_is_the_one_without_a_gateway_to_the_byte(
         (operation, {name: value for name, value in members.items() if value is not None})
         for operation, members in script
     ]
-    table = f"orders-{next(_names)}"
+    table = f"orders-{next(names)}"
     make_table(direct, table)
     expected = [
         visible(await call(direct, operation, TableName=table, **members))
@@ -674,7 +522,7 @@ async def test_topic_calls_are_recorded(lab: Lab) -> None:
 @pytest.mark.parametrize("size", [0, 1_000, 3_000_000], ids=["empty", "small", "streamed"])
 async def test_objects_go_through_unchanged(lab: Lab, size: int) -> None:
     s3 = client("s3", lab.door)
-    bucket = f"bucket-{next(_names)}"
+    bucket = f"bucket-{next(names)}"
     content = bytes(number % 251 for number in range(size))
     await call(
         s3,

@@ -8,13 +8,27 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.checks import run_checks
 from analysis.findings import CheckReport, CheckStatus, FindingKind
-from analysis.schema import ExpectInfo, RunInfo, RunStatus, TableInfo, TableRole
+from analysis.schema import (
+    ExpectInfo,
+    ItemRow,
+    Message,
+    MessageKind,
+    OrderInfo,
+    Phase,
+    Row,
+    RunInfo,
+    RunStatus,
+    TableInfo,
+    TableRole,
+    item_text,
+)
 from analysis.store import open_evidence
 from tests.histories import RUN, TABLE_INFOS, write_history
 
@@ -290,6 +304,14 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
         CLAIMS,
         {"stuck-message"},
     ),
+    ("inserted and taken back, twice", "1<A4 1+ 1+/delete 1+ 1+/delete 1>d", RUN, {"lost-order"}),
+    ("taken back in vain", "1<A4 1+ 1!/delete 1>d", RUN, {"result-mismatch"}),
+    (
+        "rejected under a condition that an absent item meets",
+        "1<A4 1-/cond=quantity<>:q 1>f 2<A4 2+ 2>p 3<#1 3- 3>d",
+        RUN,
+        {"unjustified-rejection"},
+    ),
     # a definite finding counts in a run that was killed
     (
         "reference written, run killed",
@@ -487,6 +509,12 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
         "1<A4/receives=3 1! 1>f",
         replace(NOT_DRAINED, ended_at=2_000_000_001),
     ),
+    (
+        "rejected under a condition that an absent item fails",
+        "1<A4 1-/cond=quantity=:q 1>f 2<A4 2+ 2>p 3<#1 3- 3>d",
+        RUN,
+    ),
+    ("poison under the key of an order", "1<X! 1>f dlq#1 2<X!4 2+ 2>p", RUN),
     # nothing follows from what had not happened yet
     ("killed before the write", "1<A4 1.", KILLED),
     ("killed before the answer", "1<A4 1?", KILLED),
@@ -644,6 +672,15 @@ NAMED = [
             ("A", [2], [2], [3], "", '"u3"'),
         ],
     ),
+    (
+        "wrong-key",
+        "1<A4,B3 1+/of=A/key=u1/name=A 1+/of=B/key=u2/name=B 1>p",
+        replace(BATCHES, order=OrderInfo("id", {"id": "name", "quantity": "quantity"})),
+        [
+            ("A", [1], [1], [1], "", '"u1"'),
+            ("B", [2], [1], [2], "", '"u2"'),
+        ],
+    ),
     ("lost-order", "1<A4 1>. 2<A4 2>.", RUN, [("A", [1, 2], [1, 2], [], "", "messages (2)")]),
     (
         "vanished-order",
@@ -772,6 +809,36 @@ def test_names_the_rows_that_show_it(
     ] == [rows[:-1] for rows in named]
     for finding, (*_, words) in zip(findings, named, strict=True):
         assert words in finding.explanation
+
+
+def add_row(run_dir: Path, row: Row) -> None:
+    """Another row, or a newer version of one."""
+    with (run_dir / "evidence" / f"{row.TABLE}.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(row) + b"\n")
+
+
+def kinds_of(run_dir: Path) -> set[str]:
+    with open_evidence(run_dir) as evidence:
+        return {str(report.kind) for report in run_checks(evidence) if report.count}
+
+
+def test_an_item_from_before_the_run_explains_a_rejection(tmp_path: Path) -> None:
+    write_history(tmp_path, "1<A4 1- 1>d =A4")
+    assert kinds_of(tmp_path) == {"unjustified-rejection"}
+    item = item_text({"id": {"S": "A"}, "quantity": {"N": "4"}})
+    add_row(tmp_path, ItemRow("orders", item_text({"id": {"S": "A"}}), item, Phase.BEFORE))
+    assert kinds_of(tmp_path) == set()
+
+
+def test_a_message_that_was_sent_twice_is_settled_twice(tmp_path: Path) -> None:
+    """The driver had no reply to its first attempt: there may be two physical messages."""
+    write_history(tmp_path, "send#A4 1<#1/resent 1>.", NOT_DRAINED)
+    message = Message(1, "A", MessageKind.ORDER, "", None, 0, 1, 1, "s1", attempts=2)
+    add_row(tmp_path, message)
+    assert kinds_of(tmp_path) == set()
+    write_history(tmp_path, "send#A4 1<#1/resent 1>. 2<#1 2>.", NOT_DRAINED)
+    add_row(tmp_path, message)
+    assert kinds_of(tmp_path) == {"lost-order"}
 
 
 @settings(max_examples=40, deadline=None)

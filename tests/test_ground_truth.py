@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import Phase, given, settings
 
+from analysis import base
 from analysis.findings import FindingKind, VerdictWord
 from analysis.schema import Message, RunStatus
 from analysis.verdict import judge
@@ -108,3 +109,10 @@ def test_the_order_of_the_rows_means_nothing() -> None:
     Random(1).shuffle(last)
     again = EvidenceSet(planted.run, last, planted.expected, planted.planted)
     assert judged(again) == judged(planted)
+
+
+def test_no_seam_where_tables_are_joined_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = evidence_set(5, Setup(), 40, PLANTS)
+    whole = judged(planted)
+    monkeypatch.setattr(base, "SLICE", 30)
+    assert judged(planted) == whole

@@ -95,6 +95,12 @@ def test_a_finding_fails_the_run(tmp_path: Path) -> None:
         pytest.param(
             "1<A4 1?/any 1>timeout 2<#1 2- 2>d =A4", RUN, "resolved", id="unknown overwrite"
         ),
+        pytest.param(
+            "1<A4 1?/cond=attribute_not_exists(id)OR(n<:n)/did 1>timeout 2<#1 2- 2>d",
+            RUN,
+            "resolved",
+            id="unknown write that may have replaced",
+        ),
         pytest.param("1<A4 1?/delete 1>f 2<#1 2+ 2>p", RUN, "resolved", id="unknown delete"),
         pytest.param("1<A4 1+/any/before=? 1>p", RUN, "resolved", id="unknown image"),
         pytest.param("1<A4 1>. =A4", RUN, "resolved", id="item without a write"),
@@ -118,6 +124,7 @@ def test_a_rule_that_is_not_met_is_inconclusive(
         "1<A4 1? 1>timeout 2<#1 2- 2>d =A4",  # it happened: nothing else made the item
         "1<A4 1? 1>timeout 2<#1 2+ 2>p",  # it did not: the next one found nothing
         "1<A4 1?/any/status=X 1>timeout 2<#1 2+/any/status=Y 2>p",  # never seen anywhere
+        "1<A4 1?/cond=attribute_not_exists(id)AND(n<:n)/did 1>timeout 2<#1 2- 2>d",
         "1<A4 1+/before=? 1>p",  # its condition says what was there before
     ],
 )

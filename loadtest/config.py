@@ -679,6 +679,7 @@ def _shape(
         conflict=section.conflict,
         key_type=orders_table.key_type,
         near_ids=section.near_ids,
+        spellings=section.spellings,
         poison=section.poison,
     )
     possible = orders.poison_bodies(shape, "1", Dice(0, "sample"))

@@ -172,6 +172,7 @@ class OrderSection(Section):
     conflict: _Texts = ()
     item: Mapping[str, Annotated[str, Field(min_length=1)]] = {}
     near_ids: float = Field(0.0, ge=0, le=1)
+    spellings: bool = False
     poison: Annotated[
         tuple[Annotated[PoisonKind, Field(strict=False)], ...], Field(strict=False, min_length=1)
     ] = tuple(PoisonKind)

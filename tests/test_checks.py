@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from analysis.checks import run_checks
 from analysis.findings import CheckReport, CheckStatus, FindingKind
 from analysis.schema import (
+    Delivery,
     ExpectInfo,
     ItemRow,
     Message,
     MessageKind,
     OrderInfo,
     Phase,
+    QueueRole,
     Row,
     RunInfo,
     RunStatus,
@@ -312,6 +314,44 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
         RUN,
         {"unjustified-rejection"},
     ),
+    ("poison stored by no recorded write", "1<X! 1>f dlq#1 =X!7", RUN, {"poison-stored"}),
+    (
+        "lost, and only its guard is complete",
+        "1<A4 1+/on=guard/key=A/status=COMPLETED 1>. 2<A5 2-/on=guard/key=A 2>.",
+        RUN,
+        {"lost-order"},
+    ),
+    ("lost, deleted at the third receive", "1<A4 1>. 2<#1 2! 2>f 3<#1 3>.", RUN, {"lost-order"}),
+    (
+        "conflict acknowledged, and a message sent elsewhere",
+        "1<A4 1+ 1>p 2<A5 2- 2@sqs 2>.",
+        RUN,
+        {"conflict-acknowledged"},
+    ),
+    (
+        "order dead-lettered again after a redrive",
+        "1<A4 1! 1>f dlq#1 2<#1 2! 2>f dlq#1",
+        RUN,
+        {"dead-lettered-order"},
+    ),
+    (
+        "order dead-lettered, another message of it deleted",
+        "1<A4 1>. 2<A4 2! 2>f dlq#2",
+        RUN,
+        {"dead-lettered-order"},
+    ),
+    (
+        "order dead-lettered after a claim was taken over and released",
+        "1<A4 1+/status=CLAIMED 1>crash 2<#1 2+/any/status=CLAIMED2 2+/delete 2>f dlq#1",
+        CLAIMS,
+        {"dead-lettered-order"},
+    ),
+    (
+        "duplicate dead-lettered, known from a finished claim",
+        "1<A4 1+/status=COMPLETED 1>p 2<A4 2-/status=COMPLETED 2>f dlq#2",
+        CLAIMS,
+        {"duplicate-failed"},
+    ),
     # a definite finding counts in a run that was killed
     (
         "reference written, run killed",
@@ -515,6 +555,17 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
         RUN,
     ),
     ("poison under the key of an order", "1<X! 1>f dlq#1 2<X!4 2+ 2>p", RUN),
+    (
+        "conflict set aside, the reply lost",
+        "1<A4 1+ 1>p 2<A5 2- 2@sqs/reply=unknown 2>. aside#2",
+        RUN,
+    ),
+    (
+        "guard item gone in the end",
+        "1<A4 1+/on=guard/status=COMPLETED 1+ 1>p =digest-A/on=guard",
+        RUN,
+    ),
+    ("changed, and no write is known to have happened", "1<A4 1? 1>timeout 2<#1 2- 2>d =A5", RUN),
     # nothing follows from what had not happened yet
     ("killed before the write", "1<A4 1.", KILLED),
     ("killed before the answer", "1<A4 1?", KILLED),
@@ -528,6 +579,11 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ("not drained, receives left", "1<A4 1! 1>f", LONG_AFTER),
     ("not drained, last receive still hidden", "1<A4/receives=3 1! 1>f", NOT_DRAINED),
     ("not drained, received again after its delete", "1<A4 1>. 2<#1 2! 2>f", NOT_DRAINED),
+    (
+        "not drained, returned, deleted, received again",
+        "1<A4 1! 1>f 2<#1 2>. 3<#1 3! 3>f",
+        NOT_DRAINED,
+    ),
     ("not drained, one copy dead, one open", "1<A4 1! 1>f dlq#1 send#A4", NOT_DRAINED),
 ]
 
@@ -839,6 +895,20 @@ def test_a_message_that_was_sent_twice_is_settled_twice(tmp_path: Path) -> None:
     write_history(tmp_path, "send#A4 1<#1/resent 1>. 2<#1 2>.", NOT_DRAINED)
     add_row(tmp_path, message)
     assert kinds_of(tmp_path) == {"lost-order"}
+
+
+def test_received_again_and_not_given_to_a_handler(tmp_path: Path) -> None:
+    write_history(tmp_path, "1<A4 1>.", NOT_DRAINED)
+    assert kinds_of(tmp_path) == {"lost-order"}
+    add_row(tmp_path, Delivery(2, QueueRole.QUEUE, "s1", 1, 2, 99, None))
+    assert kinds_of(tmp_path) == set()
+
+
+def test_a_dead_letter_without_its_mark_is_known_by_its_id(tmp_path: Path) -> None:
+    write_history(tmp_path, "1<A4 1+ 1>p 2<A5 2- 2>d")
+    assert kinds_of(tmp_path) == {"conflict-acknowledged"}
+    add_row(tmp_path, Delivery(3, QueueRole.DEAD_LETTER, "s2", None, 1, 99, None))
+    assert kinds_of(tmp_path) == set()
 
 
 @settings(max_examples=40, deadline=None)

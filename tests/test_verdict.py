@@ -102,6 +102,12 @@ def test_a_finding_fails_the_run(tmp_path: Path) -> None:
             id="unknown write that may have replaced",
         ),
         pytest.param("1<A4 1?/delete 1>f 2<#1 2+ 2>p", RUN, "resolved", id="unknown delete"),
+        pytest.param(
+            "1<A4 1? 1>f 2<#1 2+ 2+/delete 2+ 2>p",
+            RUN,
+            "resolved",
+            id="unknown insert beside a delete",
+        ),
         pytest.param("1<A4 1+/any/before=? 1>p", RUN, "resolved", id="unknown image"),
         pytest.param("1<A4 1>. =A4", RUN, "resolved", id="item without a write"),
     ],

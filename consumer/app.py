@@ -6,6 +6,7 @@ Deployable on its own (standard library and boto3 only). The table's name comes 
 
 import json
 import os
+import uuid
 from typing import Any
 
 import boto3
@@ -51,7 +52,11 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     if len(records) != 1:
         raise ValueError(f"expected exactly one record, got {len(records)}")
     order = parse_order(records[0]["body"])
-    item = order | {"total_cents": order["quantity"] * UNIT_PRICE_CENTS + SHIPPING_CENTS}
+    attempt = uuid.uuid4().hex
+    item = order | {
+        "total_cents": order["quantity"] * UNIT_PRICE_CENTS + SHIPPING_CENTS,
+        "attempt": attempt,
+    }
     _log("JOB", item)
     duplicate = False
     try:
@@ -69,7 +74,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         stored = {name: _deserialize(value) for name, value in error.response["Item"].items()}
         if any(stored.get(name) != order[name] for name in order):
             raise ValueError(f"order {order['id']} is already stored with other details") from error
-        duplicate = True
+        # The SDK sends a request again when its reply was lost: then the item is our own.
+        duplicate = stored.get("attempt") != attempt
     result = order | {"processed": not duplicate, "duplicate": duplicate}
     _log("RESULT", result)
     return result

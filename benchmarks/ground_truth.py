@@ -17,11 +17,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from analysis.checks import run_checks, sql_of
 from analysis.findings import CheckStatus
 from analysis.schema import RunStatus
-from analysis.store import open_evidence
+from analysis.store import Evidence, open_evidence
 from tests import oracle
 from tests.histories import write_rows
 from tests.plants import PLANTS
@@ -43,12 +44,18 @@ def judged(evidence_set: EvidenceSet) -> tuple[set[Found], set[str]]:
                 if report.status is not CheckStatus.FOUND:
                     continue
                 # All of them: a report shows no more than the first hundred.
-                for row in evidence.rows(f"SELECT DISTINCT * FROM ({sql_of(report.kind)}\n)"):
-                    found.add((report.kind, row["order_key"] or row.get("item_key", "")))
-            open_items = {
-                str(row["item_key"]) for row in evidence.rows("SELECT item_key FROM unresolved")
-            }
-    return found, open_items
+                rows = evidence.rows(sql_of(report.kind))
+                found |= {(report.kind, key_of(row)) for row in rows}
+            return found, open_items(evidence)
+
+
+def key_of(row: dict[str, Any]) -> str:
+    """What a finding is about: the order, or the item where there is no order."""
+    return str(row["order_key"] or row.get("item_key", ""))
+
+
+def open_items(evidence: Evidence) -> set[str]:
+    return {str(row["item_key"]) for row in evidence.rows("SELECT item_key FROM unresolved")}
 
 
 @dataclass(slots=True)
@@ -70,7 +77,7 @@ class Score:
 
 
 def score(evidence_set: EvidenceSet) -> Score:
-    found, open_items = judged(evidence_set)
+    found, questions = judged(evidence_set)
     other_found, other_open = oracle.judge(evidence_set.run, evidence_set.rows)
     result = Score()
     if evidence_set.run.status is RunStatus.FINISHED:
@@ -78,7 +85,7 @@ def score(evidence_set: EvidenceSet) -> Score:
         result.misses = set(evidence_set.expected - found)
         result.extras = found - evidence_set.expected
     result.disagreements = {(str(kind), key) for kind, key in found ^ other_found}
-    result.disagreements |= {("unresolved", item_key) for item_key in open_items ^ other_open}
+    result.disagreements |= {("unresolved", item_key) for item_key in questions ^ other_open}
     return result
 
 

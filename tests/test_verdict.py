@@ -108,6 +108,12 @@ def test_a_finding_fails_the_run(tmp_path: Path) -> None:
             "resolved",
             id="unknown insert beside a delete",
         ),
+        pytest.param(
+            "1<A4 1?/any/status=X 1>timeout 2<#1 2+/delete/before=? 2+ 2>p",
+            RUN,
+            "resolved",
+            id="unknown write, and a delete of nobody knows what",
+        ),
         pytest.param("1<A4 1+/any/before=? 1>p", RUN, "resolved", id="unknown image"),
         pytest.param("1<A4 1>. =A4", RUN, "resolved", id="item without a write"),
     ],
@@ -131,6 +137,9 @@ def test_a_rule_that_is_not_met_is_inconclusive(
         "1<A4 1? 1>timeout 2<#1 2+ 2>p",  # it did not: the next one found nothing
         "1<A4 1?/any/status=X 1>timeout 2<#1 2+/any/status=Y 2>p",  # never seen anywhere
         "1<A4 1?/cond=attribute_not_exists(id)AND(n<:n)/did 1>timeout 2<#1 2- 2>d",
+        "1<A4 1?/any/on=guard/status=COMPLETED/did 1+ 1>p",  # no item of an order
+        "1<A4 1+ 1+/delete/before=? 1+ 1>p",  # a delete replaces nothing
+        "1<A4 1+ 1>p =digest-A9/on=guard",  # as above
         "1<A4 1+/before=? 1>p",  # its condition says what was there before
     ],
 )

@@ -11,9 +11,10 @@ happen in.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import itemgetter
 from typing import Protocol
 
 from analysis.schema import MessageKind
@@ -201,15 +202,29 @@ class Strike:
 class FaultPlan:
     rules: tuple[FaultRule, ...] = ()
     seed: int = 0
+    # The rules with their numbers, by the message that they name. A plan that repeats what
+    # fired in a run has a rule for each of thousands of places.
+    _numbered: Mapping[int | None, Sequence[tuple[int, FaultRule]]] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        numbered: dict[int | None, list[tuple[int, FaultRule]]] = {None: []}
+        for number, rule in enumerate(self.rules, 1):
+            numbered.setdefault(rule.message, []).append((number, rule))
+        object.__setattr__(self, "_numbered", numbered)
 
     def matching(
         self, place: Place, names: Iterable[FaultName] | None = None
     ) -> list[tuple[int, FaultRule]]:
-        """The rules that may strike at a place, with their numbers."""
+        """The rules that may strike at a place, with their numbers, in the plan's order."""
         wanted = None if names is None else frozenset(names)
+        candidates = self._numbered[None]
+        if place.message_no is not None and place.message_no in self._numbered:
+            candidates = sorted((*candidates, *self._numbered[place.message_no]), key=itemgetter(0))
         return [
             (number, rule)
-            for number, rule in enumerate(self.rules, 1)
+            for number, rule in candidates
             if (wanted is None or rule.name in wanted) and rule.matches(place)
         ]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import consumer
 from analysis.errors import UsageError
-from analysis.schema import MessageKind, OrderInfo, ResultInfo, TableRole
-from loadtest.config import fill_names, load_settings
+from analysis.schema import EffectInfo, MessageKind, OrderInfo, ResultInfo, TableRole
+from loadtest.config import fill_names, load_settings, real_effects
 from loadtest.orders import Dice, NumberRange, PoisonKind
 from loadtest.plan import Arrangement, make_plan
 
@@ -260,6 +260,133 @@ def test_names_are_put_into_the_environment() -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(UsageError, match=r"environment\.A.*\{quee\}.*did you mean queue"):
         fill_names({"A": "{quee}"}, {"queue": "q"})
+
+
+def test_the_url_of_an_http_effect_is_left_to_the_environment() -> None:
+    environment = {"URL": "{http:charges}/v1?t={topic:receipts_arn}", "X": "{{http:charges}}"}
+    names = {"topic:receipts_arn": "arn:aws:sns:::run-1-receipts"}
+    assert fill_names(environment, names) == {
+        "URL": "{http:charges}/v1?t=arn:aws:sns:::run-1-receipts",
+        "X": "{http:charges}",
+    }
+
+
+# --- effects ----------------------------------------------------------------------------
+
+EFFECTS = """
+[handler]
+code = "."
+handler = "app.handler"
+[handler.environment]
+TOPIC = "{topic:receipts} {topic:receipts_arn}"
+OUT = "{queue:outbox} {queue:outbox_url} {queue:outbox_arn}"
+CHARGES = "{http:charges}"
+
+[[effect]]
+call = "sns:Publish"
+resource = "receipts"
+key = "id"
+[[effect]]
+call = "sqs:SendMessage"
+resource = "outbox"
+key = "order_id"
+[[effect]]
+call = "sesv2:SendEmail"
+key = "id"
+[[effect]]
+call = "dynamodb:PutItem"
+resource = "reference"
+key = "id"
+[[effect]]
+call = "http:POST"
+resource = "charges"
+key = "order"
+"""
+
+
+def test_effects_are_declared_with_their_names(tmp_path: Path) -> None:
+    (tmp_path / "loadtest.toml").write_text(EFFECTS)
+    settings = load_settings(None, {}, tmp_path)
+    assert settings.effects == (
+        EffectInfo("sns", "Publish", "receipts", "id", "sns:Publish receipts"),
+        EffectInfo("sqs", "SendMessage", "outbox", "order_id", "sqs:SendMessage outbox"),
+        EffectInfo("sesv2", "SendEmail", None, "id", "sesv2:SendEmail"),
+        EffectInfo("dynamodb", "PutItem", "reference", "id", "dynamodb:PutItem reference"),
+        EffectInfo("http", "POST", "charges", "order", "http:POST charges"),
+    )
+    names = {
+        "topic:receipts": "run-receipts",
+        "queue:outbox": "run-outbox",
+        "table:reference": "run-reference",
+    }
+    assert [effect.resource for effect in real_effects(settings.effects, names)] == [
+        "run-receipts",
+        "run-outbox",
+        None,
+        "run-reference",
+        "charges",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("effect", "problem"),
+    [
+        (
+            'call = "snss:Publish"\nkey = "id"',
+            "effect[0].call: must be SERVICE:OPERATION, such as sns:Publish, with one of the "
+            "services sns, sqs, ses, sesv2, dynamodb, http (did you mean sns?) "
+            '(got "snss:Publish")',
+        ),
+        (
+            'call = "sns:Publsh"\nresource = "a"\nkey = "id"',
+            "effect[0].call: an effect of sns is one of Publish, PublishBatch (did you mean "
+            'Publish?) (got "sns:Publsh")',
+        ),
+        ('call = "sqs:SendMessage"\nkey = "id"', "effect[0].resource: is missing: name the queue"),
+        (
+            'call = "sqs:SendMessage"\nresource = "a/b"\nkey = "id"',
+            "effect[0].resource: must be at most 38 letters, digits, _ and -, with .fifo at the "
+            'end for a FIFO one (got "a/b")',
+        ),
+        (
+            'call = "dynamodb:PutItem"\nresource = "order"\nkey = "id"',
+            'effect[0].resource: no [[table]] is called "order" (did you mean orders?); declared: '
+            "orders, reference",
+        ),
+        (
+            'call = "ses:SendEmail"\nkeys = "id"\nkey = "id"',
+            "effect[0].keys: is not a known setting (did you mean key?)",
+        ),
+        (
+            'call = "ses:SendEmail"\nkey = "id"\n[[effect]]\ncall = "ses:SendEmail"\nkey = "id"',
+            'effect[1]: "ses:SendEmail" is declared twice',
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_effect_is_said(tmp_path: Path, effect: str, problem: str) -> None:
+    assert problems_of(f"[[effect]]\n{effect}", tmp_path) == [f"loadtest.toml: {problem}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "{topic:receits}",
+            "{topic:receits} is not a name of this run (did you mean topic:receipts?) ([[effect]] "
+            "of sns declares: {topic:receipts}, {topic:receipts_arn}); write {{topic:receits}} for "
+            "the text {topic:receits} itself",
+        ),
+        (
+            "{http:charges}",
+            "{http:charges} is not a name of this run ([[effect]] of http declares: none); write "
+            "{{http:charges}} for the text {http:charges} itself",
+        ),
+    ],
+)
+def test_a_name_that_no_effect_declares_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    effect = '[[effect]]\ncall = "sns:Publish"\nresource = "receipts"\nkey = "id"\n'
+    (told,) = problems_of(f'{effect}[handler.environment]\nNAME = "{text}"\n', tmp_path)
+    assert told == f"loadtest.toml: handler.environment.NAME: {problem}"
 
 
 # --- problems ---------------------------------------------------------------------------

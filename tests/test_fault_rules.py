@@ -259,6 +259,20 @@ def test_an_exact_rule_strikes_its_place_and_no_other(
     assert strikes == ((message, receive, call) == (5, 2, 3))
 
 
+messages = st.one_of(st.none(), st.integers(1, 3))
+
+
+@given(st.lists(messages, max_size=8), messages)
+def test_rules_that_name_a_message_are_asked_in_the_plans_order(
+    named: list[int | None], message: int | None
+) -> None:
+    plan = FaultPlan(tuple(FaultRule(FaultName.SLOW, message=one) for one in named))
+    matching = plan.matching(Place(Where.CALL, message_no=message))
+    assert [number for number, _ in matching] == [
+        number for number, one in enumerate(named, 1) if one in (None, message)
+    ]
+
+
 def test_the_faults_of_another_plan_are_refused(tmp_path: Path) -> None:
     run = earlier_run(tmp_path, [FaultRule(FaultName.SLOW)], [fired(1, "slow", call=1)])
     (tmp_path / "loadtest.toml").write_text("[load]\nseed = 2\n")

@@ -62,9 +62,11 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
                 "dim",
             )
         )
+    if any(outcome.faults for outcome in run):
+        console.print(Text("hidden: the same flood without the fault does not show it", "dim"))
     needing = [outcome for outcome in matrix.outcomes if outcome.bug is None]
     if needing:
-        console.print(Text("\nNot run, for a flood does not show them:"))
+        console.print(Text("\nNot run, for they need what is not there:"))
         grid = Table.grid(padding=(0, 2))
         for outcome in needing:
             needs = Text(f"needs {', '.join(outcome.needs)}", overflow="fold")
@@ -72,12 +74,14 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
         console.print(grid)
     console.print()
     for outcome in run:
-        for trial in (outcome.bug, outcome.twin):
+        for trial in (outcome.bug, outcome.twin, outcome.without):
             if trial is not None and trial.run_dir is not None:
                 console.print(Text(f"kept  {trial.handler}: {trial.run_dir}"), soft_wrap=True)
     summary = (
         f"{matrix.caught} of {len(run)} bugs caught, {len(matrix.blamed)} correct twins blamed"
     )
+    if matrix.found_without:
+        summary += f", {len(matrix.found_without)} shown without their fault too"
     if matrix.unclear:
         summary += f", no verdict on {len(matrix.unclear)}"
     style = "bold red" if matrix.exit_code else "bold green"
@@ -91,6 +95,7 @@ def _table(outcomes: list[Outcome]) -> Table:
     table.add_column("first", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("twin")
+    table.add_column("fault")
     for kind, group in groupby(sorted(outcomes, key=_kind_order), key=lambda one: one.kind):
         table.add_row(Text(kind, "bold"))
         for outcome in group:
@@ -101,6 +106,7 @@ def _table(outcomes: list[Outcome]) -> Table:
                 _first_text(outcome.bug),
                 f"{outcome.bug.seconds:.0f}",
                 _twin_text(outcome),
+                _fault_text(outcome),
             )
     return table
 
@@ -143,6 +149,14 @@ def _twin_text(outcome: Outcome) -> str:
     if outcome.blamed:
         return f"BLAMED: {', '.join(outcome.twin.reported)}"
     return "no verdict" if outcome.unclear else "clean"
+
+
+def _fault_text(outcome: Outcome) -> Text:
+    """The faults that it needs, and whether it stayed hidden without them."""
+    if outcome.without is None:
+        return Text("")
+    hidden = Text("shown without", "yellow") if outcome.found_without else Text("hidden", "dim")
+    return Text("\n").join([*(Text(name) for name in outcome.faults), hidden])
 
 
 def _first_text(trial: Trial) -> str:

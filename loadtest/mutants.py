@@ -1,7 +1,8 @@
 """``loadtest mutants``: every planted bug must be caught, every correct twin left alone.
 
 A bug and its twin run side by side, each under a small flood of its own, on one embedded
-AWS that all of them share. They are judged as any other run.
+AWS that all of them share. A bug that a fault brings out runs once more without the fault:
+that it stays hidden then shows that it was the fault. All are judged as any other run.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One planted bug. Without trials it needs more than a flood and was not run."""
+    """One planted bug. Without trials it needs what is not there and was not run."""
 
     name: str
     kind: str
@@ -61,6 +62,13 @@ class Outcome:
     needs: tuple[str, ...]
     bug: Trial | None = None
     twin: Trial | None = None
+    faults: tuple[str, ...] = ()  # that bug and twin met
+    without: Trial | None = None  # the bug again, without them
+
+    @property
+    def found_without(self) -> bool:
+        """Whether a flood without the fault has shown it too."""
+        return self.without is not None and set(self.expected) <= set(self.without.reported)
 
     @property
     def missed(self) -> bool:
@@ -85,6 +93,7 @@ class Matrix:
     missed: tuple[str, ...]  # names of bugs
     blamed: tuple[str, ...]  # names of bugs whose twin was blamed
     unclear: tuple[str, ...]  # names of bugs on whose twin there was no verdict
+    found_without: tuple[str, ...]  # names of bugs that showed without their fault too
     outcomes: tuple[Outcome, ...]
 
     @property
@@ -119,7 +128,7 @@ def chosen(names: Sequence[str]) -> tuple[Planted, ...]:
     return tuple(bug for bug in PLANTED if not names or bug.name in names)
 
 
-def settings_for(bug: Planted, function: str, seed: int) -> Settings:
+def settings_for(bug: Planted, function: str, seed: int, *, faults: bool = True) -> Settings:
     """The bug's flood with its ``handler`` or with its twin, ``correct``."""
     merged = {name: dict(section) for name, section in BASE.items()}
     for name, section in bug.settings.items():
@@ -131,6 +140,8 @@ def settings_for(bug: Planted, function: str, seed: int) -> Settings:
             merged[name] = {**merged.get(name, {}), **section}
     merged["handler"] |= {"code": str(CODE), "handler": f"{bug.name}.{function}"}
     merged["load"] |= {"seed": seed}
+    if not faults:
+        merged.pop("faults", None)
     return settings_of(merged, CODE)
 
 
@@ -150,11 +161,23 @@ async def run_matrix(
             return Outcome(bug.name, bug.kind, bug.reports, bug.expected, bug.needs)
         async with slots:
             progress.started(bug.name)
-            bug_trial, twin_trial = await _all(
-                _trial(bug, function, seed, out, url, clock) for function in ("handler", "correct")
+            trials = [("handler", True), ("correct", True)]
+            if bug.faults:
+                trials.append(("handler", False))
+            bug_trial, twin_trial, *without = await _all(
+                _trial(bug, settings_for(bug, function, seed, faults=faults), out, url, clock)
+                for function, faults in trials
             )
             ended = Outcome(
-                bug.name, bug.kind, bug.reports, bug.expected, (), bug_trial, twin_trial
+                name=bug.name,
+                kind=bug.kind,
+                reports=bug.reports,
+                expected=bug.expected,
+                needs=(),
+                bug=bug_trial,
+                twin=twin_trial,
+                faults=bug.faults,
+                without=without[0] if without else None,
             )
             progress.ended(ended)
             return ended
@@ -174,6 +197,7 @@ async def run_matrix(
         missed=tuple(outcome.name for outcome in outcomes if outcome.missed),
         blamed=tuple(outcome.name for outcome in outcomes if outcome.blamed),
         unclear=tuple(outcome.name for outcome in outcomes if outcome.unclear),
+        found_without=tuple(outcome.name for outcome in outcomes if outcome.found_without),
         outcomes=tuple(outcomes),
     )
 
@@ -189,11 +213,8 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _trial(
-    bug: Planted, function: str, seed: int, out: Path, url: str, clock: Clock
-) -> Trial:
+async def _trial(bug: Planted, settings: Settings, out: Path, url: str, clock: Clock) -> Trial:
     began_ns = clock.now_ns()
-    settings = settings_for(bug, function, seed)
     run_id, run_dir = new_run_dir(out, clock)
     plan = plan_of(settings)
     info = run_info(
@@ -202,7 +223,7 @@ async def _trial(
         run_id=run_id,
         endpoint_url=url,
         created_at=clock.now_ns(),
-        command=f"loadtest mutants --only {bug.name} --seed {seed}",
+        command=f"loadtest mutants --only {bug.name} --seed {settings.load.seed}",
     )
     write_run_info(run_dir, info)
     reporter = Quiet()
@@ -214,11 +235,11 @@ async def _trial(
     write_run_info(run_dir, info)
     verdict, first_after = await asyncio.to_thread(_judged, run_dir)
     reported = {str(check.kind): check.count for check in verdict.checks if check.count}
-    as_it_should_be = (
-        set(bug.expected) <= set(reported)
-        if function == "handler"
-        else verdict.verdict is VerdictWord.PASS
-    )
+    if settings.handler.handler.endswith(".correct"):
+        as_it_should_be = verdict.verdict is VerdictWord.PASS
+    else:
+        shown = set(bug.expected) <= set(reported)
+        as_it_should_be = shown if settings.faults.rules or not bug.faults else not shown
     if as_it_should_be:
         shutil.rmtree(run_dir)
     else:

@@ -37,7 +37,7 @@ class BugKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """One bug. A flood shows it, unless it ``needs`` more than a flood."""
+    """One bug. A flood with its settings shows it, unless it ``needs`` more than that."""
 
     name: str  # of its module
     kind: BugKind
@@ -46,6 +46,11 @@ class Planted:
     needs: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Tables of a configuration file, over :data:`BASE`."""
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Names of the faults without which it stays hidden."""
+        return tuple(self.settings.get("faults", ()))
 
 
 BASE: Mapping[str, Any] = {
@@ -65,7 +70,34 @@ _SKU = {
 }
 _AMOUNT = {"key": "id", "amount": {"decimal": [1, 1.4, 2]}, "conflict": ["amount"]}
 _CLAIMS = [{"name": "orders", "key": "id", "complete_when": {"phase": ["DONE"]}}]
+_CALM = {"copies": 1, "conflicts": 0.0, "poison": 0.0}
+"""Nothing but deliveries of single orders: what is found comes from the fault alone."""
 _OWN_KEY = {**BASE["order"], "item": {"id": "order_id"}}
+
+
+def _receipts(**tables: Any) -> dict[str, Any]:
+    """One receipt is owed for every order, by way of a topic."""
+    names = {"TABLE_NAME": "{table:orders}", "RECEIPTS_TOPIC": "{topic:receipts_arn}"}
+    return {
+        "table": _CLAIMS,
+        "effect": [{"call": "sns:Publish", "resource": "receipts", "key": "id"}],
+        "handler": {"environment": names},
+        **tables,
+    }
+
+
+def _second_table(name: str, call: str, **tables: Any) -> dict[str, Any]:
+    """One write to a second table is owed for every order."""
+    variable = f"{name.upper()}_TABLE"
+    return {
+        "table": [
+            {"name": "orders", "key": "id"},
+            {"name": name, "key": "id", "role": "other"},
+        ],
+        "effect": [{"call": f"dynamodb:{call}", "resource": name, "key": "id"}],
+        "handler": {"environment": {"TABLE_NAME": "{table:orders}", variable: f"{{table:{name}}}"}},
+        **tables,
+    }
 
 
 def _batches(size: int, **load: Any) -> dict[str, Any]:
@@ -159,17 +191,25 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.COMPARE,
         ("P4", "P5", "P6", "P7"),
         ("duplicate-failed",),
-        needs=("copies in other spellings",),
+        settings={"order": {"spellings": True}},
     ),
     Planted(
-        "stale_read", BugKind.COMPARE, ("P12", "P13"), ("overwrite",), needs=("fault:stale-read",)
+        "stale_read",
+        BugKind.COMPARE,
+        ("P12", "P13"),
+        ("overwrite",),
+        settings={"faults": {"stale-read": {"rate": 0.5}}},
     ),
     Planted(
         "any_client_error",
         BugKind.CLASSIFY,
         ("E9",),
         ("lost-order",),
-        needs=("fault:throttle:lasting",),
+        # Two attempts, or the SDK's own patience outlasts the function's timeout.
+        settings={
+            "handler": {"environment": {"TABLE_NAME": "{table:orders}", "AWS_MAX_ATTEMPTS": "2"}},
+            "faults": {"throttle": {"lasting": True, "receive": 1, "every": 2}},
+        },
     ),
     Planted(
         "errors_in_summary",
@@ -184,7 +224,7 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.CLASSIFY,
         ("E1", "E2", "E4", "E5", "E6"),
         ("lost-order",),
-        needs=("fault:transaction-conflict",),
+        settings={"faults": {"transaction-conflict": {"receive": 1, "every": 2}}},
     ),
     Planted("cancelled_raises", BugKind.CLASSIFY, ("E3", "E7"), ("duplicate-failed",)),
     Planted(
@@ -192,15 +232,31 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.SELF_CONFLICT,
         ("S1", "S3", "S4", "S5", "S6", "S7"),
         ("self-conflict",),
-        needs=("fault:lost-reply",),
+        settings={
+            "faults": {"lost-reply": {"operation": "PutItem", "receive": 1, "every": 2}},
+            "load": _CALM,
+            "expect": {"contended_orders": 0},
+        },
+    ),
+    Planted(
+        "adds_again",
+        BugKind.SELF_CONFLICT,
+        ("F1", "S8"),
+        ("duplicate-effect",),
+        settings=_second_table(
+            "totals", "UpdateItem", faults={"lost-reply": {"receive": 1, "every": 2}}
+        ),
     ),
     Planted(
         "claim_left",
         BugKind.CLAIM,
         ("L1", "L3", "L12"),
         ("stuck-message",),
-        needs=("fault:crash-after-call",),
-        settings={"table": _CLAIMS, "queue": {"max_receive_count": 5}},
+        settings={
+            "table": _CLAIMS,
+            "queue": {"max_receive_count": 5},
+            "faults": {"crash-after-call": {"call": 1, "receive": 1, "every": 3}},
+        },
     ),
     Planted(
         "stranger_releases",
@@ -221,24 +277,90 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.CLAIM,
         ("L5", "L10", "L11"),
         ("duplicate-effect",),
-        needs=("effect", "interleaving"),
-        settings={"table": _CLAIMS},
+        # A slow receipt: the owner is still at work when the copy comes.
+        settings=_receipts(
+            queue={"max_receive_count": 5},
+            faults={"slow": {"operation": "Publish", "seconds": [0.3, 0.6]}},
+        ),
+    ),
+    Planted(
+        "claim_ends_with_run",
+        BugKind.CLAIM,
+        ("L4",),
+        ("duplicate-effect",),
+        settings=_second_table(
+            "receipts",
+            "PutItem",
+            table=[*_CLAIMS, {"name": "receipts", "key": "id", "role": "other"}],
+            queue={"max_receive_count": 5},
+            faults={"timeout": {"call": 2, "receive": 1, "every": 4}},
+            load={"orders": 12, "copies": 2},
+        ),
+    ),
+    Planted(
+        "stale_takeover",
+        BugKind.CLAIM,
+        ("L7",),
+        ("duplicate-effect",),
+        # The first owner dies; those who come back find its claim at about the same time.
+        settings=_receipts(
+            queue={"max_receive_count": 6},
+            faults={
+                "crash-after-call": {"call": 1, "receive": 1, "copy": 1},
+                "slow": {"operation": "PutItem", "seconds": [0.1, 0.3]},
+            },
+            load={"orders": 12, "copies": 4, "conflicts": 0.0, "poison": 0.0},
+        ),
     ),
     Planted(
         "effect_first",
         BugKind.EFFECT,
         ("F6", "F7", "F8", "C6"),
         ("duplicate-effect",),
-        needs=("effect",),
-        settings={"table": _CLAIMS},
+        settings=_receipts(queue={"max_receive_count": 5}),
     ),
     Planted(
         "effect_lost",
         BugKind.EFFECT,
         ("F2", "F4", "F5"),
         ("missing-effect",),
-        needs=("effect", "fault:crash-after-call"),
-        settings={"table": _CLAIMS},
+        settings=_receipts(
+            queue={"max_receive_count": 5},
+            faults={"crash-after-call": {"call": 1, "receive": 1, "every": 3}},
+        ),
+    ),
+    Planted(
+        "counted_apart",
+        BugKind.EFFECT,
+        ("F3",),
+        ("duplicate-effect",),
+        settings=_second_table(
+            "totals",
+            "UpdateItem",
+            faults={"crash-after-call": {"call": 2, "receive": 1, "every": 2}},
+            load=_CALM,
+            expect={"contended_orders": 0},
+        ),
+    ),
+    Planted(
+        "ghost_sends",
+        BugKind.EFFECT,
+        ("F11",),
+        ("duplicate-effect",),
+        settings=_second_table(
+            "outbox",
+            "PutItem",
+            faults={
+                "access-denied": {
+                    "operation": "PutItem",
+                    "resource": "orders",
+                    "receive": 1,
+                    "every": 2,
+                }
+            },
+            load=_CALM,
+            expect={"contended_orders": 0},
+        ),
     ),
     Planted(
         "counts_receives",
@@ -251,8 +373,12 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.DELIVERY,
         ("D1", "D2", "D3", "D4"),
         ("duplicate-effect",),
-        needs=("effect", "fault:redeliver-during"),
-        settings={"table": _CLAIMS},
+        settings=_receipts(
+            queue={"max_receive_count": 6},
+            faults={"redeliver-during": {"receive": 1}},
+            load=_CALM,
+            expect={"contended_orders": 0},
+        ),
     ),
     Planted(
         "batch_raises",
@@ -306,7 +432,7 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.ACK,
         ("A1", "A2", "A3", "A4", "A5", "A6", "A7"),
         ("lost-order",),
-        needs=("worker", "fault:crash-before-call"),
+        needs=("worker",),
         settings={
             "handler": {"environment": {"TABLE_NAME": "{table:orders}", "QUEUE_URL": "{queue_url}"}}
         },

@@ -18,6 +18,10 @@ _BASE = "/2018-06-01/runtime/"
 MAX_RESPONSE_BYTES = 6 * 1024 * 1024
 """Lambda's limit on a synchronous response (developer guide, "Lambda quotas")."""
 
+_HEADER_BYTES = 1024 * 1024
+"""awslambdaric sends a handler's whole traceback in a header, up to 1 MiB of it, beyond
+aiohttp's 8 KiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -56,7 +60,12 @@ class RuntimeApi:
     def __init__(self, function_arn: str) -> None:
         loop = asyncio.get_running_loop()
         self._arn = function_arn
-        self._web = web.Server(self._handle, access_log=None)
+        self._web = web.Server(
+            self._handle,
+            access_log=None,
+            max_line_size=_HEADER_BYTES,
+            max_field_size=_HEADER_BYTES,
+        )
         self._server: asyncio.Server | None = None
         self._closed = False
         self._idle = asyncio.Event()  # the process asks for its next job

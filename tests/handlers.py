@@ -60,6 +60,7 @@ HANDLERS = {
         "        print('x' * 10_000)\n"
         "    return 'printed'\n"
     ),
+    "raises_at_length": "def handler(event, context):\n    raise ValueError('word ' * 20_000)\n",
     "raises": "def handler(event, context):\n    raise ValueError('no such luck')\n",
     "not_json": "def handler(event, context):\n    return {'set': {1, 2}}\n",
     "returns_bytes": "def handler(event, context):\n    return b'\\x00\\xff'\n",

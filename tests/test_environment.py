@@ -69,6 +69,16 @@ async def environment(
             recorder.close()
 
 
+async def test_a_long_error_arrives(code: Path, client: str) -> None:
+    async with environment(code, "raises_at_length", client) as one:
+        ended = await one.invoke(EVENT, 1)
+        again = await one.invoke(EVENT, 2)
+    assert (ended.outcome, ended.error_type) == (Outcome.RAISED, "ValueError")
+    assert (ended.error_message or "").startswith("word word")
+    assert again.outcome is Outcome.RAISED
+    assert not again.cold, "the process lives on"
+
+
 async def test_returns_what_the_handler_returned(code: Path, client: str) -> None:
     async with environment(code, "echo", client) as one:
         ended = await one.invoke(EVENT, 1)

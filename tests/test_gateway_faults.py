@@ -16,6 +16,7 @@ import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
 from analysis.schema import NO_ITEM, Action, CallItem, Decision, item_text
+from consumer.aws_wire import subject
 from consumer.call_faults import injection
 from consumer.faults import KINDS, FaultName, FaultRule, Place, Strike, Where
 from tests.gateway_lab import (
@@ -454,8 +455,6 @@ async def test_a_transaction_meets_another(open_lab: Opener, direct: Any) -> Non
 
 
 def test_the_wire_says_message_with_the_capital_that_aws_uses() -> None:
-    from consumer.aws_wire import subject  # noqa: PLC0415
-
     headers = {"X-Amz-Target": "DynamoDB_20120810.TransactWriteItems"}
     about = subject("POST", "/", headers, b"{}")
     place = Place(Where.CALL, service="dynamodb", operation="TransactWriteItems")

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -218,6 +218,18 @@ class Gateway:
         listener = await asyncio.get_running_loop().create_server(door, "127.0.0.1", 0)
         self._doors[occupant.slot] = (listener, door)
         return f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    @contextlib.asynccontextmanager
+    async def outside_write(self, table: str, item_key: str) -> AsyncIterator[None]:
+        """For a write that somebody makes past the gateway: while this is open, no call of a
+        handler changes the item."""
+        async with self._locks.hold([(table, item_key)], exclusive=True):
+            yield
+
+    def learn(self, row: CallItem) -> None:
+        """What such a write did to an item."""
+        if self._previous is not None:
+            self._previous.learn(row)
 
     async def close(self) -> None:
         """Close all doors. Exchanges still going have a moment to end and be recorded."""

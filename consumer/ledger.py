@@ -39,6 +39,8 @@ class Ledger:
     """SQS messages received or sent again, neither deleted nor dead-lettered."""
     bodies: dict[str, deque[int]] = field(default_factory=lambda: defaultdict(deque))
     all_sent: bool = False
+    kept: dict[str, tuple[bool, int]] = field(default_factory=dict)
+    """By a FIFO queue: SQS message id -> sent again, message_no."""
 
     def plan(self, message: Message) -> None:
         self.bodies[message.body].append(message.message_no)

@@ -19,6 +19,8 @@ BATCH_MAX = 10
 _LONG_POLL_S = 1
 _DEAD_LETTER_HIDDEN_S = 43_200  # the longest visibility timeout: each is seen once
 _PATIENCE = 5  # times an AWS call of the mapping may fail in a row
+_MOVE_LIMIT_S = 120.0
+_ATTRIBUTE_PARTS = ("DataType", "StringValue", "BinaryValue")
 _NOT_IN_FLIGHT = frozenset(
     {
         "ReceiptHandleIsInvalid",
@@ -135,6 +137,65 @@ class Queue:
         except ClientError:
             return False
         return True
+
+    async def send_again(self, dead_letter: Received) -> str:
+        """Put a dead letter into the queue as a new message with its body and attributes.
+
+        :returns: the new message's id.
+        """
+        message = dead_letter.message
+        arguments: dict[str, Any] = {
+            "QueueUrl": self.address.url,
+            "MessageBody": message["Body"],
+            "MessageAttributes": {
+                name: {part: value[part] for part in _ATTRIBUTE_PARTS if part in value}
+                for name, value in message.get("MessageAttributes", {}).items()
+            },
+        }
+        if self.address.fifo:
+            arguments["MessageGroupId"] = dead_letter.group
+            # Its own would still be remembered, and the queue would drop it. This is what a
+            # FIFO queue itself gives what it dead-letters (SQS developer guide).
+            arguments["MessageDeduplicationId"] = dead_letter.sqs_message_id
+        sent = await self._patiently(self._sqs.send_message, **arguments)
+        return str(sent["MessageId"])
+
+    async def move_dead_letters(self, dead_letters: Sequence[Received]) -> bool:
+        """Have the service move these, which are hidden, back into the queue.
+
+        :returns: False where the endpoint has no StartMessageMoveTask.
+        """
+        for one in dead_letters:
+            await self._patiently(
+                self._sqs.change_message_visibility,
+                QueueUrl=self.address.dead_letter_url,
+                ReceiptHandle=one.receipt_handle,
+                VisibilityTimeout=0,
+            )
+        arn = self.address.dead_letter_arn
+        try:
+            await self._sqs.start_message_move_task(SourceArn=arn)
+        except ClientError:
+            return False
+        try:
+            async with asyncio.timeout(_MOVE_LIMIT_S):
+                while await self._is_moving(arn):  # noqa: ASYNC110 - only asking again can tell
+                    await asyncio.sleep(0.2)
+        except TimeoutError as error:
+            raise TargetError(
+                f"the dead letters were not moved within {_MOVE_LIMIT_S:g} s of "
+                "StartMessageMoveTask. What was recorded can still be judged."
+            ) from error
+        return True
+
+    async def _is_moving(self, arn: str) -> bool:
+        listed = await self._patiently(self._sqs.list_message_move_tasks, SourceArn=arn)
+        task = listed["Results"][0]  # the newest
+        if task["Status"] in ("FAILED", "CANCELLED"):
+            raise TargetError(
+                f"StartMessageMoveTask ended as {task['Status']}: {task.get('FailureReason', '')}"
+            )
+        return bool(task["Status"] == "RUNNING")
 
     async def sample(self, role: QueueRole) -> QueueSample:
         """A queue's own counters."""

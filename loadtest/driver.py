@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from asyncio_throttle.throttler import Throttler
 from botocore.exceptions import BotoCoreError, ClientError
@@ -19,6 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from analysis.errors import OnceproofError, TargetError
 from analysis.schema import Message
 from consumer.clock import Clock
+from consumer.faults import FaultName, Strike, Where
 from consumer.injector import Injector
 from consumer.ledger import STAMP, Ledger
 from consumer.recorder import Recorder
@@ -26,6 +28,7 @@ from loadtest.plan import Plan, PlannedMessage
 
 _BATCH_MAX = 10  # entries of a SendMessageBatch (SQS API reference)
 _BATCH_BYTES = 1_000_000  # below the 1 MiB limit of a batch, which counts attributes too
+_ID_CHARACTERS = 128  # of a message group (SQS API reference, SendMessage)
 _SENDS_AT_ONCE = 8
 _ATTEMPTS = 5
 _CATCH_UP = 2.0
@@ -63,7 +66,16 @@ class Driver:
         clock: Clock,
         sent: Sent,
         injector: Injector,
+        fifo: bool = False,
+        deduplicate_by_content: bool = False,
+        again: bool = False,
     ) -> None:
+        """
+        :param fifo: the queue is a FIFO queue; the order key is the message group.
+        :param deduplicate_by_content: leave it to the FIFO queue to tell copies by their
+            bodies; else each planned message has a deduplication id of its own.
+        :param again: the plan has been sent before: its rows keep that first send.
+        """
         self._sqs = sqs
         self._queue_url = queue_url
         self._plan = plan
@@ -72,6 +84,9 @@ class Driver:
         self._clock = clock
         self._sent = sent
         self._injector = injector
+        self._fifo = fifo
+        self._deduplicate_by_content = deduplicate_by_content
+        self._again = again
         self._slots = asyncio.Semaphore(_SENDS_AT_ONCE)
         self._paced = rate_per_s is not None
         self._ceiling: Throttler | None = None
@@ -111,6 +126,8 @@ class Driver:
     async def _announce(self) -> int:
         """Put the whole plan on record; the time that its offsets count from."""
         start_ns = self._clock.now_ns()
+        if self._again:
+            return start_ns
         if self._paced:
             # Writing takes about 10 us a message; the start lies after it, so that nothing
             # is late before it began.
@@ -136,11 +153,12 @@ class Driver:
     async def _send(self, batch: Sequence[PlannedMessage], start_ns: int) -> None:
         try:
             rows = [_row(message, start_ns) for message in batch]
+            delays = self._delays(rows)
             for attempt in range(1, _ATTEMPTS + 1):
                 if attempt > 1:
                     self._sent.resent += len(rows)
                     await asyncio.sleep(0.05 * 2**attempt)
-                rows = await self._attempt(rows)
+                rows = await self._attempt(rows, delays)
                 if not rows:
                     return
             for row in rows:
@@ -148,21 +166,38 @@ class Driver:
         finally:
             self._slots.release()
 
-    async def _attempt(self, rows: list[Message]) -> list[Message]:
-        """Send once; the rows that have to be sent again."""
-        entries = [
-            {
-                "Id": str(row.message_no),
-                "MessageBody": row.body,
-                "MessageAttributes": {
-                    STAMP: {
-                        "DataType": "String",
-                        "StringValue": f"{self._ledger.run_id}:{row.message_no}",
-                    }
-                },
-            }
+    def _delays(self, rows: Sequence[Message]) -> dict[int, Strike]:
+        """The messages that a fault delays. A FIFO queue delays none by itself."""
+        if self._fifo:
+            return {}
+        strikes = {
+            row.message_no: self._injector.strike(
+                Where.MESSAGE, FaultName.LONG_DELAY, message_no=row.message_no
+            )
             for row in rows
-        ]
+        }
+        return {number: strike for number, strike in strikes.items() if strike is not None}
+
+    def _entry(self, row: Message, delay: Strike | None) -> dict[str, Any]:
+        stamp = f"{self._ledger.run_id}:{row.message_no}"
+        entry: dict[str, Any] = {
+            "Id": str(row.message_no),
+            "MessageBody": row.body,
+            "MessageAttributes": {STAMP: {"DataType": "String", "StringValue": stamp}},
+        }
+        if delay is not None:
+            entry["DelaySeconds"] = _delay_s(delay)
+        if self._fifo:
+            # An id may hold no blanks; those that have none stay as they are.
+            entry["MessageGroupId"] = quote(row.order_key, safe="")[:_ID_CHARACTERS]
+            if not self._deduplicate_by_content:
+                again = ":again" if self._again else ""
+                entry["MessageDeduplicationId"] = f"{stamp}{again}"
+        return entry
+
+    async def _attempt(self, rows: list[Message], delays: Mapping[int, Strike]) -> list[Message]:
+        """Send once; the rows that have to be sent again."""
+        entries = [self._entry(row, delays.get(row.message_no)) for row in rows]
         sent_at = self._clock.now_ns()
         rows = [replace(row, sent_at=sent_at, attempts=row.attempts + 1) for row in rows]
         try:
@@ -185,7 +220,8 @@ class Driver:
             number = str(row.message_no)
             if number in ids:
                 self._accept(
-                    replace(row, accepted_at=accepted_at, sqs_message_id=ids[number], error=None)
+                    replace(row, accepted_at=accepted_at, sqs_message_id=ids[number], error=None),
+                    delays.get(row.message_no),
                 )
                 continue
             entry = failed.get(number, {})
@@ -196,14 +232,30 @@ class Driver:
                 again.append(replace(row, error=error))
         return again
 
-    def _accept(self, row: Message) -> None:
-        self._ledger.expected.add(row.message_no)
+    def _accept(self, row: Message, delay: Strike | None) -> None:
+        assert row.sqs_message_id is not None
+        if self._fifo:
+            this = (self._again, row.message_no)
+            kept = self._ledger.kept.setdefault(row.sqs_message_id, this)
+            if kept != this:
+                # What a FIFO queue takes for a message that it had: it says yes, with the id
+                # of that one, and delivers nothing.
+                error = f"the queue deduplicated it: it has kept message {kept[1]}"
+                self._give_up(replace(row, accepted_at=None, sqs_message_id=None, error=error))
+                return
         self._sent.accepted += 1
-        self._recorder.write(row)
+        if self._again:
+            self._ledger.reopen(row.message_no, row.sqs_message_id)
+        else:
+            self._ledger.expected.add(row.message_no)
+            self._recorder.write(row)
+        if delay is not None:
+            self._injector.fire(delay, detail=f"DelaySeconds {_delay_s(delay)}")
 
     def _give_up(self, row: Message) -> None:
         self._sent.refused += 1
-        self._recorder.write(row)
+        if not self._again:
+            self._recorder.write(row)
 
 
 def _row(message: PlannedMessage, start_ns: int) -> Message:
@@ -227,6 +279,11 @@ def _due(waiting: deque[PlannedMessage], elapsed_ns: int) -> list[PlannedMessage
             break
         batch.append(waiting.popleft())
     return batch
+
+
+def _delay_s(strike: Strike) -> int:
+    """SQS takes whole seconds, up to 15 minutes."""
+    return min(math.ceil(strike.seconds), 900)
 
 
 def _is_throttle(error: ClientError) -> bool:

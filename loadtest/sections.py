@@ -14,9 +14,18 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from analysis.schema import MessageKind, TableRole
+from consumer.scaling import Scaling
 from loadtest import orders
 from loadtest.orders import PoisonKind
 from loadtest.plan import Arrangement
@@ -73,10 +82,39 @@ class HandlerSettings(Section):
 
 
 class QueueSettings(Section):
-    batch_size: int = Field(1, ge=1, le=10)
+    batching_window_s: int = Field(0, alias="batching_window", ge=0, le=300)
+    batch_size: int = Field(1, ge=1, le=10_000)
     visibility_timeout_s: int = Field(4, alias="visibility_timeout", ge=1, le=43_200)
     max_receive_count: int = Field(3, ge=1, le=1000)
     report_batch_item_failures: bool = False
+    fifo: bool = False
+    deduplication: Literal["stamp", "content"] = "stamp"
+    """Of a FIFO queue: an id for each message of the plan, or the body's content, so that it
+    drops the copies itself."""
+    scaling: Annotated[Scaling, Field(strict=False)] = Scaling.FIXED
+
+    @field_validator("batch_size")
+    @classmethod
+    def _fits_the_window(cls, value: int, info: ValidationInfo) -> int:
+        if value > 10 and info.data.get("batching_window_s") == 0:
+            raise ValueError(
+                f"must be at most 10, or with a batching_window of 1 s or more (got {value})"
+            )
+        return value
+
+    @field_validator("fifo")
+    @classmethod
+    def _has_no_window(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("batching_window_s"):
+            raise ValueError("goes without a batching_window: AWS has none for FIFO queues")
+        return value
+
+    @field_validator("deduplication")
+    @classmethod
+    def _is_of_a_fifo_queue(cls, value: str, info: ValidationInfo) -> str:
+        if value == "content" and info.data.get("fifo") is False:
+            raise ValueError("needs fifo = true: no other queue deduplicates")
+        return value
 
 
 class TableSettings(Section):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from analysis.errors import TargetError, UsageError
 from analysis.schema import Phase, TableInfo, TableRole
 from consumer.clock import Clock
 from consumer.environment import Environment, HandlerSpec
+from consumer.faults import FaultName, Where
 from consumer.gateway import Gateway
 from consumer.injector import Injector
 from consumer.ledger import Ledger, Tally
@@ -27,9 +29,11 @@ from consumer.mapping import EventSourceMapping
 from consumer.processes import Processes
 from consumer.recorder import Recorder
 from consumer.signing import Signer
-from loadtest.config import Settings, fill_names
+from consumer.sqs_queue import Queue
+from loadtest.config import Settings, fill_names, real_effects
 from loadtest.driver import Driver, Sent
 from loadtest.emulator import Emulator
+from loadtest.operations import ItemDeletion, Redrive
 from loadtest.plan import Plan
 from loadtest.targets import LOCAL_CREDENTIALS, Endpoint, Resources
 
@@ -148,6 +152,9 @@ class Stage:
             table_infos(settings),
             visibility_timeout_s=settings.queue.visibility_timeout_s,
             max_receive_count=settings.queue.max_receive_count,
+            fifo=settings.queue.fifo,
+            deduplicate_by_content=settings.queue.deduplication == "content",
+            effects=settings.effects,
         )
         async for row in self.endpoint.items(Phase.BEFORE):
             self.recorder.write(row)
@@ -162,7 +169,13 @@ class Stage:
             given = self.endpoint.credentials
             signer = Signer(BotocoreCredentials(given.access_key, given.secret_key, given.token))
         gateway = Gateway(
-            url, self._clock, self.recorder, self.resources.tables, signer, self.injector
+            url,
+            self._clock,
+            self.recorder,
+            self.resources.tables,
+            signer,
+            self.injector,
+            real_effects(settings.effects, self.resources.names),
         )
         self._working.push_async_callback(gateway.close)
         spec = HandlerSpec(
@@ -208,54 +221,112 @@ class Stage:
         stop: asyncio.Event,
         drain: asyncio.Event,
     ) -> None:
-        """Send the plan and work until everything has settled.
+        """Send the plan and work until everything has settled, then do what the fault plan
+        has for the run as a whole, and work until that has settled too.
 
         :param stop: set to send nothing further.
         :param drain: set to give up waiting; the drain limit of the settings sets it too,
-            counted from the last send.
+            counted from the last send, or from what was done last.
         """
-        self.ledger.all_sent = False
-        queue = self.resources.queue
-        driver = Driver(
+        redrive, resend = (
+            self.injector.strike(Where.RUN, name, message_no=None)
+            for name in (FaultName.REDRIVE, FaultName.RESEND)
+        )
+        dead_letters = None
+        if redrive is not None:
+            queue = Queue(self.endpoint.sqs, self.resources.queue, self._clock)
+            dead_letters = Redrive(queue, self.ledger, self.injector, redrive)
+        mapping = partial(self._mapping, plan, dead_letters)
+        driver = partial(self._driver, plan, rate_per_s)
+        await self._work(mapping(), driver(again=False), stop, drain)
+        if dead_letters is not None and self._may_go_on(stop) and await dead_letters.all():
+            self._phase("working on what went back from the dead-letter queue")
+            await self._work(mapping(), None, stop, drain)
+        if resend is not None and self._may_go_on(stop):
+            self._phase("sending the whole plan again")
+            self.injector.fire(resend, detail=f"{len(plan.messages)} messages")
+            await self._work(mapping(), driver(again=True), stop, drain)
+
+    def _may_go_on(self, stop: asyncio.Event) -> bool:
+        return self.ledger.is_settled and not stop.is_set()
+
+    def _driver(self, plan: Plan, rate_per_s: float | None, *, again: bool) -> Driver:
+        return Driver(
             self.endpoint.sqs,
-            queue.url,
+            self.resources.queue.url,
             plan,
             rate_per_s=rate_per_s,
             ledger=self.ledger,
             recorder=self.recorder,
             clock=self._clock,
-            sent=self.sent,
+            sent=Sent() if again else self.sent,
             injector=self.injector,
+            fifo=self.settings.queue.fifo,
+            deduplicate_by_content=self.settings.queue.deduplication == "content",
+            again=again,
         )
-        mapping = EventSourceMapping(
+
+    def _mapping(self, plan: Plan, redrive: Redrive | None) -> EventSourceMapping:
+        queue = self.settings.queue
+        return EventSourceMapping(
             self.endpoint.sqs,
-            queue,
+            self.resources.queue,
             self.environments,
             ledger=self.ledger,
             tally=self.tally,
             recorder=self.recorder,
             clock=self._clock,
-            batch_size=self.settings.queue.batch_size,
-            report_batch_item_failures=self.settings.queue.report_batch_item_failures,
+            batch_size=queue.batch_size,
+            report_batch_item_failures=queue.report_batch_item_failures,
             result_fields=self.settings.result_info(),
             injector=self.injector,
+            batching_window_s=queue.batching_window_s,
+            scaling=queue.scaling,
+            delete_item=self._item_deletion(plan),
+            on_dead_letter=redrive.seen if redrive is not None else None,
         )
-        work = asyncio.create_task(mapping.run(drain))
-        sends = asyncio.create_task(driver.run(stop))
+
+    def _item_deletion(self, plan: Plan) -> ItemDeletion | None:
+        if not self.settings.faults.has(FaultName.ITEM_DELETED):
+            return None
+        tables = self.resources.tables
+        order = self.settings.order_info()
+        return ItemDeletion(
+            self.endpoint.dynamodb,
+            next(table for table in tables if table.role is TableRole.ORDERS),
+            order.attributes[order.key],
+            {message.message_no: message.order_key for message in plan.messages},
+            self.gateway,
+            self.recorder,
+            self._clock,
+        )
+
+    async def _work(
+        self,
+        mapping: EventSourceMapping,
+        driver: Driver | None,
+        stop: asyncio.Event,
+        drain: asyncio.Event,
+    ) -> None:
+        """Until everything has settled, or ``drain`` is set."""
+        self.ledger.all_sent = driver is None
         limit: asyncio.TimerHandle | None = None
+        work = asyncio.create_task(mapping.run(drain))
+        sends = [] if driver is None else [asyncio.create_task(driver.run(stop))]
         try:
-            done, _ = await asyncio.wait({work, sends}, return_when=asyncio.FIRST_COMPLETED)
-            if sends in done:
-                await sends
+            if sends:
+                await asyncio.wait({work, *sends}, return_when=asyncio.FIRST_COMPLETED)
+            if all(task.done() for task in sends):
+                await asyncio.gather(*sends)
                 limit_s = self.settings.load.drain_limit_s
                 limit = asyncio.get_running_loop().call_later(limit_s, drain.set)
             await work
         finally:
             if limit is not None:
                 limit.cancel()
-            for task in (work, sends):
+            for task in (work, *sends):
                 task.cancel()
-            await asyncio.gather(work, sends, return_exceptions=True)
+            await asyncio.gather(work, *sends, return_exceptions=True)
 
     async def finish(self) -> None:
         """Stop every environment, then read the final items: nothing can change any more."""

@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from botocore.exceptions import ConnectionError as UnreachableError
 
 from analysis.errors import TargetError
 from analysis.schema import (
+    EffectInfo,
     ItemRow,
     Phase,
     TableInfo,
@@ -87,6 +89,8 @@ class Resources:
     queue_name: str
     dead_letter_name: str
     tables: tuple[TableInfo, ...]  # real names
+    queues: tuple[str, ...]  # of effects, real names
+    topics: tuple[str, ...]
     names: Mapping[str, str]  # placeholder ("table:orders", "queue_url") -> real name
 
 
@@ -108,6 +112,7 @@ class Endpoint:
         self._is_local = urlsplit(url).hostname in _LOOPBACK
         self._stack = contextlib.AsyncExitStack()
         self._resources: Resources | None = None
+        self._sns_client: Any = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -146,11 +151,18 @@ class Endpoint:
             # A proxy of this machine, taken from its environment, cannot reach its loopback.
             proxies={} if self._is_local else None,
         )
-        self.sqs: Any = await enter(session.client("sqs", config=config, **common))
-        self.dynamodb: Any = await enter(session.client("dynamodb", config=config, **common))
+        self._client = partial(session.client, config=config, **common)
+        self.sqs: Any = await enter(self._client("sqs"))
+        self.dynamodb: Any = await enter(self._client("dynamodb"))
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
+
+    async def _sns(self) -> Any:
+        """Its client, made when first needed: most runs have no topics."""
+        if self._sns_client is None:
+            self._sns_client = await self._stack.enter_async_context(self._client("sns"))
+        return self._sns_client
 
     async def _find_credentials(self, session: Any) -> Credentials:
         found = await session.get_credentials()
@@ -217,19 +229,41 @@ class Endpoint:
         *,
         visibility_timeout_s: int,
         max_receive_count: int,
+        fifo: bool = False,
+        deduplicate_by_content: bool = False,
+        effects: Sequence[EffectInfo] = (),
     ) -> Resources:
-        """Make queue, dead-letter queue and tables, with one item in each reference table.
+        """Make queue, dead-letter queue and tables, with one item in each reference table,
+        and the queues and topics that effects name.
 
-        :param prefix: put before every table's name; empty leaves the names as they are.
+        :param prefix: put before every name; empty leaves the names of tables and effects as
+            they are.
+        :param fifo: make queue and dead-letter queue FIFO queues.
+        :param deduplicate_by_content: let the FIFO queue tell copies by their bodies.
         """
         names: dict[str, str] = {}
         base = prefix or "onceproof-"
-        queue_name, dead_letter_name = f"{base}queue", f"{base}dlq"
+        ending = ".fifo" if fifo else ""
+        queue_name, dead_letter_name = f"{base}queue{ending}", f"{base}dlq{ending}"
         real = tuple(replace(table, name=prefix + table.name) for table in tables)
         names |= {f"table:{table.name}": prefix + table.name for table in tables}
+        queues, topics = (
+            tuple(dict.fromkeys(one.resource for one in effects if one.service == service))
+            for service in ("sqs", "sns")
+        )
+        address = QueueAddress(
+            "", "", "", self.region, visibility_timeout_s, max_receive_count, fifo=fifo
+        )
         # Known before the first of them exists: whatever happens next can be removed.
-        address = QueueAddress("", "", "", self.region, visibility_timeout_s, max_receive_count)
-        self._resources = Resources(address, queue_name, dead_letter_name, real, names)
+        self._resources = Resources(
+            address,
+            queue_name,
+            dead_letter_name,
+            real,
+            tuple(f"{prefix}{name}" for name in queues),
+            tuple(f"{prefix}{name}" for name in topics),
+            names,
+        )
         with self._doing("making its queues"):
             dlq_url, dlq_arn = await self._create_queue(dead_letter_name, {})
             policy = {"deadLetterTargetArn": dlq_arn, "maxReceiveCount": str(max_receive_count)}
@@ -237,23 +271,50 @@ class Endpoint:
                 "VisibilityTimeout": str(visibility_timeout_s),
                 "RedrivePolicy": json.dumps(policy),
             }
+            if deduplicate_by_content:
+                attributes["ContentBasedDeduplication"] = "true"
             url, arn = await self._create_queue(queue_name, attributes)
         names |= {"queue": queue_name, "queue_url": url, "queue_arn": arn}
         names |= {"dlq": dead_letter_name, "dlq_url": dlq_url, "dlq_arn": dlq_arn}
+        with self._doing("making the queues of its effects"):
+            for name in queues:
+                real_name = f"{prefix}{name}"
+                by_content = {"ContentBasedDeduplication": "true"} if _is_fifo(real_name) else {}
+                url, arn = await self._create_queue(real_name, by_content)
+                names |= {f"queue:{name}": real_name}
+                names |= {f"queue:{name}_url": url, f"queue:{name}_arn": arn}
+        with self._doing("making the topics of its effects"):
+            for name in topics:
+                real_name = f"{prefix}{name}"
+                arn = await self._create_topic(real_name)
+                names |= {f"topic:{name}": real_name, f"topic:{name}_arn": arn}
         with self._doing("making its tables"):
             for table in real:
                 await self._create_table(table)
-        address = QueueAddress(
-            url, arn, dlq_url, self.region, visibility_timeout_s, max_receive_count
+        address = replace(
+            address,
+            url=names["queue_url"],
+            arn=names["queue_arn"],
+            dead_letter_url=dlq_url,
+            dead_letter_arn=dlq_arn,
         )
-        self._resources = Resources(address, queue_name, dead_letter_name, real, names)
+        self._resources = replace(self._resources, queue=address)
         return self._resources
 
     async def _create_queue(self, name: str, attributes: dict[str, str]) -> tuple[str, str]:
+        if _is_fifo(name):
+            attributes = {**attributes, "FifoQueue": "true"}
         made = await self.sqs.create_queue(QueueName=name, Attributes=attributes)
         url = str(made["QueueUrl"])
         found = await self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
         return url, str(found["Attributes"]["QueueArn"])
+
+    async def _create_topic(self, name: str) -> str:
+        attributes = (
+            {"FifoTopic": "true", "ContentBasedDeduplication": "true"} if _is_fifo(name) else {}
+        )
+        sns = await self._sns()
+        return str((await sns.create_topic(Name=name, Attributes=attributes))["TopicArn"])
 
     async def _create_table(self, table: TableInfo) -> None:
         keys = [(table.key, table.key_type, "HASH")]
@@ -400,9 +461,10 @@ class Endpoint:
         if self._resources is None:
             return []
         made = self._resources
-        queues = (made.queue_name, made.dead_letter_name)
+        queues = (made.queue_name, made.dead_letter_name, *made.queues)
         removed = await asyncio.gather(
             *(self._remove_queue(name) for name in queues),
+            *(self._remove_topic(name) for name in made.topics),
             *(self._remove_table(table.name) for table in made.tables),
             return_exceptions=True,
         )
@@ -420,6 +482,15 @@ class Endpoint:
             await self._wait_gone(lambda: self._queue_url(name), f"queue {name}")
         return f"queue {name}"
 
+    async def _remove_topic(self, name: str) -> str:
+        with self._doing(f"removing topic {name}"):
+            sns = await self._sns()
+            arn = await self._topic_arn(name)
+            if arn is not None:
+                await sns.delete_topic(TopicArn=arn)
+            await self._wait_gone(lambda: self._topic_arn(name), f"topic {name}")
+        return f"topic {name}"
+
     async def _remove_table(self, name: str) -> str:
         with self._doing(f"removing table {name}"):
             if await self._table(name) is not None:
@@ -429,6 +500,20 @@ class Endpoint:
 
     async def _queue_url(self, name: str) -> Any:
         return await _unless_gone(self.sqs.get_queue_url(QueueName=name), "QueueUrl")
+
+    async def _topic_arn(self, name: str) -> str | None:
+        """The topic of this name. A complete list of all topics without it is the proof that
+        it is gone: an ARN is known only from its creation."""
+        sns = await self._sns()
+        arguments: dict[str, Any] = {}
+        while True:
+            page = await sns.list_topics(**arguments)
+            for topic in page["Topics"]:
+                if topic["TopicArn"].endswith(f":{name}"):
+                    return str(topic["TopicArn"])
+            if not page.get("NextToken"):
+                return None
+            arguments["NextToken"] = page["NextToken"]
 
     async def _table(self, name: str) -> Any:
         return await _unless_gone(self.dynamodb.describe_table(TableName=name), "Table")
@@ -443,6 +528,10 @@ class Endpoint:
                 f"{what} is still there {GONE_TIMEOUT_S:g} s after it was deleted; look at "
                 f"{self.url} and remove it by hand."
             ) from error
+
+
+def _is_fifo(name: str) -> bool:
+    return name.endswith(".fifo")
 
 
 async def _unless_gone(call: Any, field: str) -> Any:

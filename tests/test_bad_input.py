@@ -167,7 +167,7 @@ concurrency = true
         "colour: is not a known setting",
         'handler.timeout: must be a number (got "three")',
         "handler.environment.AWS_ACCESS_KEY_ID: is reserved by Lambda",
-        "queue.batch_size: must be at most 10 (got 11)",
+        "queue.batch_size: must be at most 10, or with a batching_window",
         "queue.visability_timeout: is not a known setting (did you mean visibility_timeout?)",
         "table[0].key: must be text (got 7)",
         "load.orders: must be at least 1 (got -5)",

@@ -418,7 +418,8 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
         'loadtest.toml: handler.handler: must be module.function, as Lambda names it (got "app")',
         "loadtest.toml: queue.visibility_timeout: must be at least handler.timeout, 20 s, or AWS "
         "refuses the mapping (got 5)",
-        "loadtest.toml: queue.batch_size: must be at most 10 (got 11)",
+        "loadtest.toml: queue.batch_size: must be at most 10, or with a batching_window of 1 s or "
+        "more (got 11)",
         "loadtest.toml: order.n.integer: the lowest must not be above the highest (got [2, 1])",
         'loadtest.toml: order.conflict: "m" is not a field with a generator',
         "loadtest.toml: load.orders: must be at least 1 (got 0)",
@@ -437,7 +438,19 @@ TABLE = '[[table]]\nname = "orders"\nkey = "id"\n'
         ("laod = 1", "laod: is not a known setting (did you mean load?)"),
         ("load = 1", "load: must be a table, [load] (got 1)"),
         ("[table]\nname = 'x'", "table: must be a list of tables: [[table]]"),
-        ("[queue]\nfifo = false", "queue.fifo: is not a known setting"),
+        ("[queue]\nshards = 2", "queue.shards: is not a known setting"),
+        (
+            "[queue]\nfifo = true\nbatching_window = 1",
+            "queue.fifo: goes without a batching_window: AWS has none for FIFO queues",
+        ),
+        (
+            '[queue]\ndeduplication = "content"',
+            "queue.deduplication: needs fifo = true: no other queue deduplicates",
+        ),
+        (
+            '[queue]\nscaling = "fast"',
+            "queue.scaling: must be 'fixed' or 'aws' (got \"fast\")",
+        ),
         ("[handler]\ntimeout = 901", "handler.timeout: must be at most 900 (got 901)"),
         ("[handler]\ntimeout = 0", "handler.timeout: must be above 0 (got 0)"),
         ("[handler]\ntimeout = nan", "handler.timeout: must be a finite number (got NaN)"),
@@ -725,6 +738,7 @@ def test_values_of_the_environment_are_in_no_message_and_no_text(tmp_path: Path)
 KEYS = [
     *(f"handler.{name}" for name in ("code", "handler", "timeout", "environment")),
     *(f"queue.{name}" for name in ("batch_size", "visibility_timeout", "max_receive_count")),
+    *(f"queue.{name}" for name in ("batching_window", "fifo", "deduplication", "scaling")),
     *(f"order.{name}" for name in ("key", "body", "conflict", "item", "near_ids", "poison", "n")),
     *(f"load.{name}" for name in ("orders", "copies", "conflicts", "rate", "burst", "seed")),
     *("result.processed", "expect.send_lag", "load", "table", "order.n.integer", "x.y", "z"),

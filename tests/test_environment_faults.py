@@ -149,7 +149,8 @@ class Lab:
         return [int(pid) for pid in path.read_text().split()]
 
     def size(self, name: str) -> int:
-        return (self.directory / name).stat().st_size
+        path = self.directory / name
+        return path.stat().st_size if path.exists() else 0
 
 
 def write_handler(directory: Path, name: str) -> None:
@@ -195,12 +196,13 @@ async def lab(
             recorder.close()
 
 
-def state(pid: int) -> str | None:
-    """The kernel's letter for a process: R or S at work, T stopped; None when it is gone."""
+def states(pid: int) -> set[str]:
+    """The kernel's letters for a process's threads: R or S at work, T stopped; none: gone."""
+    letters = set()
     with contextlib.suppress(OSError):
-        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return None if letter == "Z" else letter
-    return None
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            letters.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return letters - {"Z"}
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -214,7 +216,7 @@ def names_in(directory: Path, pattern: str) -> list[str]:
 
 
 async def until_gone(*pids: int) -> None:
-    await until(lambda: all(state(pid) is None for pid in pids))
+    await until(lambda: not any(states(pid) for pid in pids))
 
 
 # --- killed -------------------------------------------------------------------------------
@@ -311,7 +313,7 @@ async def test_a_frozen_process_stands_still_until_its_next_event(
     ):
         first = await one.run(1)
         pids = json.loads(first.response or "")
-        await until(lambda: [state(pid) for pid in pids] == ["T", "T"])
+        await until(lambda: [states(pid) for pid in pids] == [{"T"}, {"T"}])
         still = one.size("thread"), one.size("forked")
         await other.run(1)
         await until(lambda: min(other.size("thread"), other.size("forked")) > 100)
@@ -319,7 +321,7 @@ async def test_a_frozen_process_stands_still_until_its_next_event(
 
         async with asyncio.timeout(10):
             await one.environment.prepare()  # a frozen process counts as ready for work
-        assert [state(pid) for pid in pids] == ["T", "T"]
+        assert [states(pid) for pid in pids] == [{"T"}, {"T"}]
         second = await one.run(2)
         assert json.loads(second.response or "") == pids
         assert (second.outcome, second.cold) == (Outcome.RETURNED, False)
@@ -333,10 +335,9 @@ async def test_a_frozen_process_stands_still_until_its_next_event(
 async def test_a_frozen_process_thaws_in_time(tmp_path: Path, client: str) -> None:
     async with lab(tmp_path, "ticks", client, freeze(0.2, message=1)) as one:
         pids = json.loads((await one.run(1)).response or "")
-        await until(lambda: state(pids[0]) == "T")
         still = one.size("thread")
         await until(lambda: one.size("thread") > still + 20)
-        assert "T" not in [state(pid) for pid in pids]
+        assert not any("T" in states(pid) for pid in pids)
         second = await one.run(2)
         assert (json.loads(second.response or ""), second.cold) == (pids, False)
 
@@ -354,7 +355,7 @@ async def test_a_frozen_process_can_be_replaced(tmp_path: Path, client: str) -> 
 async def test_no_frozen_process_is_left_behind(tmp_path: Path, client: str) -> None:
     async with lab(tmp_path, "ticks", client, freeze(600)) as one:
         pids = json.loads((await one.run(1)).response or "")
-        await until(lambda: [state(pid) for pid in pids] == ["T", "T"])
+        await until(lambda: [states(pid) for pid in pids] == [{"T"}, {"T"}])
     await until_gone(*pids)
 
 
@@ -382,7 +383,7 @@ async def test_the_watchdog_ends_what_a_killed_tester_had_stopped() -> None:
     try:
         assert tester.stdout is not None
         pid = int(await tester.stdout.readline())
-        await until(lambda: state(pid) == "T")
+        await until(lambda: states(pid) == {"T"})
     finally:
         tester.kill()
         await tester.wait()

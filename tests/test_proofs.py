@@ -283,6 +283,65 @@ def test_one_cause_is_one_group_with_an_exact_count(tmp_path: Path) -> None:
     assert check.groups[1].example.order_key == "Za"
 
 
+BATCHES = replace(RUN, batch_size=10, report_batch_item_failures=True)
+SORTED = replace(RUN, tables=(replace(RUN.tables[0], sort="sk"), *RUN.tables[1:]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "run", "pattern"),
+    [
+        (
+            "duplicate-failed",
+            "1<A4 1+ 1>p 2<A4 2r 2- 2>f dlq#2 3<B4 3+ 3>p",
+            RUN,
+            "PutItem saw an item, PutItem if attribute_not_exists(id) rejected, raised, failed, "
+            "returned",
+        ),
+        (
+            "unjustified-rejection",
+            "1<A4 1r 1- 1!/fault 1>timeout 2<A4 2+ 2>p",
+            RUN,
+            "PutItem saw nothing, PutItem if attribute_not_exists(id) rejected, PutItem if "
+            "attribute_not_exists(id) failed (lost-reply), timed_out, failed, returned",
+        ),
+        (  # two messages of the order in one invocation, which fared differently
+            "overwrite",
+            "1<A4,A4,B4 1+/any/of=A 1+/of=B 1>p/failed=#2 2<A4 2+/any 2>p 3<#2 3- 3>d",
+            BATCHES,
+            "identical: PutItem without a condition accepted, failed, returned and processed, "
+            "deleted | PutItem without a condition accepted, processed, deleted",
+        ),
+        (  # the third did what the first did
+            "double-accept",
+            "1<A4 2<A4 3<A4 1.&2.&3. 1+/any/sk=a 2+/sk=b 3+/any/sk=c 1>p 2>p 3>p",
+            SORTED,
+            "PutItem without a condition accepted, processed, deleted | "
+            "PutItem if attribute_not_exists(id) accepted, processed, deleted",
+        ),
+        ("lost-order", "1<A4 1>.", RUN, "no call, deleted"),
+    ],
+)
+def test_what_a_pattern_tells(
+    tmp_path: Path, kind: str, text: str, run: RunInfo, pattern: str
+) -> None:
+    (group,) = answer(judged(tmp_path, text, run), kind).groups
+    assert group.pattern == pattern
+
+
+def test_invocations_that_ended_otherwise_make_another_pattern(tmp_path: Path) -> None:
+    text = "1<A4 1+ 1>p 2<A4 2+/any 2>p 3<B4 3+ 3>p 4<B4 4+/any 4>d 5<C4 5+ 5>p 6<C4 6+/any 6>p"
+    check = answer(judged(tmp_path, text), "overwrite")
+    assert [(group.count, group.orders) for group in check.groups] == [(2, 2), (1, 1)]
+
+
+def test_the_example_with_the_fewest_replaced_items_is_shown(tmp_path: Path) -> None:
+    """The first overwrite has more calls, the second replaced what was replaced already."""
+    text = "1<A4 1+/any/sk=a 1+/any/sk=b 1>p 2<A4 2+/any/sk=a 2>p 3<A4 3+/any/sk=a 3>p"
+    (group,) = answer(judged(tmp_path, text, SORTED), "overwrite").groups
+    assert group.count == 2
+    assert group.example.message_nos == (2,)
+
+
 def test_neither_keys_nor_values_nor_retries_make_another_pattern(tmp_path: Path) -> None:
     text = (
         "1<A4 1+ 1>p 2<A4 2+/cond=quantity=4 2>p 3<B7 3+ 3>p 4<B7 4!/cond=quantity=7 "

@@ -15,10 +15,14 @@ def make_base(evidence: Evidence) -> None:
     if evidence.scalar("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'handled'"):
         return
     evidence.rows(_sql("base"))
-    for first, last in slices(evidence, "deliveries", "delivery_id"):
-        evidence.rows(_sql("handled"), {"first": first, "last": last})
-    for first, last in slices(evidence, "messages", "message_no"):
-        evidence.rows(_sql("histories"), {"first": first, "last": last})
+    _fill(evidence, "handled", "deliveries", "delivery_id")
+    _fill(evidence, "assigned", "handled", "invocation_id")
+    _fill(evidence, "histories", "messages", "message_no")
+
+
+def _fill(evidence: Evidence, name: str, table: str, key: str) -> None:
+    for first, last in slices(evidence, table, key):
+        evidence.rows(_sql(name), {"first": first, "last": last})
 
 
 def slices(evidence: Evidence, table: str, key: str) -> Iterator[tuple[int, int]]:

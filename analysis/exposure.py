@@ -23,11 +23,9 @@ WITH stretches AS (
     SELECT invocation_id, min(first_at) AS first_at, max(last_at) AS last_at
     FROM stretches GROUP BY invocation_id
 )
-SELECT h.order_no, w.first_at, w.last_at
-FROM (
-    SELECT DISTINCT order_no, invocation_id FROM handled
-    WHERE NOT poison AND invocation_id BETWEEN $first AND $last
-) h JOIN windows w USING (invocation_id)
+SELECT a.order_no, w.first_at, w.last_at
+FROM assigned a JOIN windows w USING (invocation_id)
+WHERE NOT a.poison AND a.invocation_id BETWEEN $first AND $last
 """
 
 # One sweep over the starts and ends of all intervals, order by order. At equal times starts
@@ -82,7 +80,7 @@ def make_overlaps(evidence: Evidence) -> None:
     ):
         make_base(evidence)
         evidence.rows(_MAKE_INTERVALS)
-        for first, last in slices(evidence, "handled", "invocation_id"):
+        for first, last in slices(evidence, "assigned", "invocation_id"):
             evidence.rows(_INTERVALS, {"first": first, "last": last})
         evidence.rows(_OVERLAPS)
         evidence.rows("DROP TABLE intervals")

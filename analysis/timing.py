@@ -64,7 +64,10 @@ _DURATIONS = {
         WITH reported AS (
             SELECT invocation_id,
                 CASE WHEN min(result) = max(result) THEN min(result) ELSE 'mixed' END AS result
-            FROM results GROUP BY invocation_id
+            FROM (
+                SELECT invocation_id, result::ENUM ('processed', 'duplicate', 'failed') AS result
+                FROM results
+            ) GROUP BY invocation_id
         )
         SELECT coalesce(r.result, i.outcome, 'unknown') AS split, i.ended_at - i.started_at AS ns
         FROM invocations i LEFT JOIN reported r USING (invocation_id)

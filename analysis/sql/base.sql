@@ -36,6 +36,10 @@ CREATE TABLE handled (
     received_at BIGINT, ended_at BIGINT, deleted_at BIGINT, at_once BOOLEAN
 );
 
+-- The orders that an invocation was given, each once. `poison`: only poison messages of it.
+-- Filled by assigned.sql.
+CREATE TABLE assigned (invocation_id BIGINT, order_no INTEGER, poison BOOLEAN);
+
 -- What became of every message of the plan: when it was first received from the queue, when it
 -- was first deleted and what had been reported for it then. `quiet`: received once, given to
 -- the handler and deleted. Filled by histories.sql.

@@ -55,9 +55,7 @@ FROM (
             WHEN contains(replace(i.condition, ' ', ''), 'attribute_not_exists(' || t."key" || ')')
                 THEN NOT regexp_matches(i.condition, '(?i)\b(OR|NOT)\b')
             ELSE false END AS insert_only,
-        e.role = 'orders' AND e.sort_no IS NULL AND coalesce((c.invocation_id, e.partition_no) IN (
-            SELECT (invocation_id, order_no) FROM handled
-        ), false) AS own
+        e.role = 'orders' AND e.sort_no IS NULL AND a.order_no IS NOT NULL AS own
     FROM (
         SELECT *, condition IS NULL OR contains(condition, 'attribute_not_exists')
             OR contains(condition, '<>') AS absent_meets
@@ -66,6 +64,7 @@ FROM (
     JOIN places e USING (resource, item_key)
     JOIN run_tables t USING (resource)
     JOIN calls c USING (call_id)
+    LEFT JOIN assigned a ON a.invocation_id = c.invocation_id AND a.order_no = e.partition_no
     WHERE e.role IN ('orders', 'guard', 'reference')
 );
 
@@ -107,15 +106,11 @@ WITH odd AS MATERIALIZED (
     WHERE t.role = 'orders' AND t.own_no IS NULL
 ), given AS MATERIALIZED (
     SELECT w.invocation_id, w.order_no, count(*) OVER (PARTITION BY w.invocation_id) = 1 AS alone
-    FROM (
-        SELECT DISTINCT invocation_id, order_no FROM handled SEMI JOIN odd USING (invocation_id)
-    ) w
+    FROM (FROM assigned SEMI JOIN odd USING (invocation_id)) w
 ), earlier AS (
     SELECT h.order_no, h.invocation_id, i.environment
-    FROM (
-        SELECT DISTINCT h.invocation_id, h.order_no FROM handled h
-        SEMI JOIN odd ON odd.planned_no = h.order_no
-    ) h JOIN invocations i USING (invocation_id)
+    FROM (FROM assigned a SEMI JOIN odd ON odd.planned_no = a.order_no) h
+    JOIN invocations i USING (invocation_id)
 ), candidates AS (
     SELECT k.call_id, k.place_no, w.order_no, w.invocation_id,
         CASE

@@ -330,14 +330,14 @@ def _rules_of_run(
         problems.lines.append(f"{label}: {error}")
         return ()
     then = run.plan
-    if settings is not None and (settings.load.seed, settings.load.copies) != (
-        then.seed,
-        then.copies,
-    ):
-        problems.lines.append(
-            f"{label}: its faults name the messages of another plan; add --seed {then.seed} "
-            f"--copies {then.copies}, and what else that run was asked for"
-        )
+    if settings is not None:
+        load = settings.load
+        orders_now = then.orders if settings.order.near_ids else load.orders
+        if (load.seed, orders_now, load.copies) != (then.seed, then.orders, then.copies):
+            problems.lines.append(
+                f"{label}: its faults name the messages of another plan; add --seed {then.seed} "
+                f"--orders {then.orders} --copies {then.copies}, and what else it was asked for"
+            )
     return rules
 
 

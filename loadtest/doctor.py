@@ -64,7 +64,9 @@ def examine(settings: Settings, plan: Plan) -> tuple[Advice, ...]:
 def _queue(settings: Settings) -> Iterator[Advice]:
     queue, load = settings.queue, settings.load
     visibility_s, timeout_s = queue.visibility_timeout_s, settings.handler.timeout_s
-    yield from _visibility("queue.visibility_timeout", visibility_s, timeout_s)
+    yield from _visibility(
+        "queue.visibility_timeout", visibility_s, timeout_s, queue.batching_window_s
+    )
     yield from _receives("queue.max_receive_count", queue.max_receive_count)
     if queue.batch_size > 1 and not queue.report_batch_item_failures:
         yield Advice(
@@ -96,8 +98,8 @@ def _queue(settings: Settings) -> Iterator[Advice]:
         )
 
 
-def _visibility(place: str, visibility_s: int, timeout_s: float) -> Iterator[Advice]:
-    advised_s = _ADVISED_TIMEOUTS * timeout_s
+def _visibility(place: str, visibility_s: int, timeout_s: float, window_s: int) -> Iterator[Advice]:
+    advised_s = _ADVISED_TIMEOUTS * timeout_s + window_s
     if visibility_s < timeout_s:
         yield Advice(
             Level.ERROR,
@@ -110,8 +112,9 @@ def _visibility(place: str, visibility_s: int, timeout_s: float) -> Iterator[Adv
         yield Advice(
             Level.HINT,
             place,
-            f"is {visibility_s} s; AWS advises {_ADVISED_TIMEOUTS} times the function's timeout, "
-            f"{advised_s:g} s, so that a throttled batch can be tried again in time.",
+            f"is {visibility_s} s; AWS advises {_ADVISED_TIMEOUTS} times the function's timeout"
+            f"{' and the batching window' if window_s else ''}, {advised_s:g} s, so that a "
+            "throttled batch can be tried again in time.",
             "Raise it on the real queue; for a test a short one is quicker.",
         )
 
@@ -188,6 +191,17 @@ def _obstacles(rule: FaultRule, settings: Settings) -> Iterator[tuple[str, str]]
             "dead-letter queue.",
             "Lower receive, or raise queue.max_receive_count.",
         )
+    if queue.max_receive_count == 1 and rule.receive is None and not rule.lasting:
+        if rule.name in _COST_A_RECEIVE:
+            yield (
+                "it cannot strike: it spares the last receive of a message, and there is only one.",
+                "Raise queue.max_receive_count, or ask for it by receive = 1.",
+            )
+        if rule.name is FaultName.CLOCK:
+            yield (
+                "it cannot strike: it waits for a redelivery, and a message is received once only.",
+                "Raise queue.max_receive_count, or ask for it by receive = 1.",
+            )
     if rule.name is FaultName.SHORT_VISIBILITY and low_s >= queue.visibility_timeout_s:
         yield (
             f"{low_s:g} s is no shorter than queue.visibility_timeout, "
@@ -217,6 +231,15 @@ def _obstacles(rule: FaultRule, settings: Settings) -> Iterator[tuple[str, str]]
             "Name one of them.",
         )
 
+
+_COST_A_RECEIVE = (
+    FaultName.REDELIVER_DURING,
+    FaultName.REDELIVER_AFTER,
+    FaultName.SHORT_VISIBILITY,
+    FaultName.RECEIVE_WITHOUT_RUN,
+    FaultName.DELETE_FAILS,
+)
+"""The mapping spares a message's last receive, so that faults alone dead-letter nothing."""
 
 _SERVICES = ("dynamodb", "sqs", "sns", "ses")
 """Services whose requests name their operation as the API reference does."""
@@ -278,7 +301,12 @@ def _existing(
     settings: Settings,
 ) -> Iterator[Advice]:
     visibility_s = int(own["VisibilityTimeout"])
-    yield from _visibility("VisibilityTimeout", visibility_s, settings.handler.timeout_s)
+    yield from _visibility(
+        "VisibilityTimeout",
+        visibility_s,
+        settings.handler.timeout_s,
+        settings.queue.batching_window_s,
+    )
     if not dead_letter:
         yield Advice(
             Level.WARNING,

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from analysis.errors import EvidenceError, UsageError
 from analysis.schema import FaultRuleInfo, RunInfo
 from analysis.store import load_run, open_evidence
-from consumer.faults import KINDS, LASTING, FaultName, FaultRule, Kind, Where, expanded
+from consumer.faults import KINDS, LASTING, FaultName, FaultPlan, FaultRule, Kind, Where, expanded
 from consumer.handler_clock import library
 from loadtest.problems import Problems, did_you_mean, names_of, parse_section
 from loadtest.sections import FaultSection, LoadSettings, QueueSettings, shown
@@ -283,6 +284,12 @@ def check_rules(
             f"must be at least 2 for {FaultName.REDELIVER_DURING}, which keeps two environments "
             "at work on one message (got 1)",
         )
+    for name, why in (
+        (FaultName.OUT_OF_ORDER, "a FIFO queue keeps its order"),
+        (FaultName.LONG_DELAY, "a FIFO queue delays no single message"),
+    ):
+        if name in names and queue.fifo:
+            problems.add("queue.fifo", f"must be false for {name}: {why}")
     if FaultName.CLOCK in names:
         try:
             library()
@@ -295,6 +302,28 @@ def with_flags(rules: Sequence[FaultRule], flags: Sequence[FaultRule]) -> tuple[
     named = {rule.name for rule in flags}
     kept = (*(rule for rule in rules if rule.name not in named), *flags)
     return tuple(rule for rule in kept if rule.rate > 0)
+
+
+def real_rules(plan: FaultPlan, names: Mapping[str, str]) -> FaultPlan:
+    """The plan with the resources of its rules as the services know them.
+
+    :param names: the run's own: placeholder (``table:orders``) -> real name.
+    """
+
+    def real(resource: str) -> str:
+        kinds = ("table", "topic", "queue")
+        return next(
+            (names[f"{kind}:{resource}"] for kind in kinds if f"{kind}:{resource}" in names),
+            resource,
+        )
+
+    return replace(
+        plan,
+        rules=tuple(
+            rule if rule.resource is None else replace(rule, resource=real(rule.resource))
+            for rule in plan.rules
+        ),
+    )
 
 
 # --- writing ----------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from consumer.sqs_queue import Queue
 from loadtest.config import Settings, fill_names, real_effects
 from loadtest.driver import Driver, Sent
 from loadtest.emulator import Emulator
+from loadtest.fault_rules import real_rules
 from loadtest.operations import ItemDeletion, Redrive
 from loadtest.plan import Plan
 from loadtest.targets import LOCAL_CREDENTIALS, Endpoint, Resources
@@ -128,7 +129,6 @@ class Stage:
         settings = self.settings
         self.recorder = Recorder(self._run_dir / "evidence")
         stack.callback(self.recorder.close)
-        self.injector = Injector(settings.faults, self.recorder, self._clock)
         processes = await stack.enter_async_context(Processes())
         url = self._endpoint_url
         if url is None:
@@ -156,6 +156,8 @@ class Stage:
             deduplicate_by_content=settings.queue.deduplication == "content",
             effects=settings.effects,
         )
+        faults = real_rules(settings.faults, self.resources.names)
+        self.injector = Injector(faults, self.recorder, self._clock)
         async for row in self.endpoint.items(Phase.BEFORE):
             self.recorder.write(row)
         stack.push_async_callback(self._stop_working)

@@ -56,6 +56,12 @@ def test_short_visibility_and_few_receives_are_hints(tmp_path: Path) -> None:
     assert {visibility.level, receives.level} == {Level.HINT}
 
 
+def test_the_batching_window_adds_to_the_visibility_timeout(tmp_path: Path) -> None:
+    assert advice_of(tmp_path, SOUND.replace("12", "15") + "batching_window = 3\n") == []
+    (hint,) = advice_of(tmp_path, SOUND.replace("12", "14") + "batching_window = 3\n")
+    assert "6 times the function's timeout and the batching window, 15 s" in hint.cause
+
+
 @pytest.mark.parametrize(
     ("batch", "warned"),
     [
@@ -138,6 +144,25 @@ def test_a_rule_that_cannot_strike_is_a_warning(tmp_path: Path, rule: str, cause
     assert advice.level is Level.WARNING
     assert advice.place.startswith(f"fault {rule.partition(' ')[0]}")
     assert cause in advice.cause
+
+
+@pytest.mark.parametrize(
+    ("rule", "warned"),
+    [
+        ("redeliver-after = 1", True),
+        ("redeliver-after = { receive = 1 }", False),
+        ("receive-without-run = { lasting = true }", False),
+        ("clock = 1", True),
+        ("clock = { receive = 1 }", False),
+        ("item-deleted = 1", False),
+    ],
+)
+def test_a_rule_that_would_cost_the_only_receive_is_a_warning(
+    tmp_path: Path, rule: str, warned: bool
+) -> None:
+    text = f"{SOUND.replace('= 5', '= 1')}{PLAN}[faults]\n{rule}\n"
+    rules = [one for one in advice_of(tmp_path, text) if one.place.startswith("fault ")]
+    assert [one.level for one in rules] == ([Level.WARNING] if warned else [])
 
 
 # --- the command ------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from analysis.errors import UsageError
 from analysis.schema import Fault, FaultRuleInfo, MessageKind, RunInfo
 from consumer.faults import KINDS, FaultName, FaultPlan, FaultRule, Place, Where
 from loadtest.config import FaultFlags, load_settings
-from loadtest.fault_rules import FILTERS, may_last, rule_info, rule_text
+from loadtest.fault_rules import FILTERS, may_last, real_rules, rule_info, rule_text
 from tests.cli import loadtest, only_run
 from tests.histories import RUN, write_rows
 
@@ -199,7 +199,8 @@ def test_what_is_wrong_in_a_file_is_named_with_the_flag(tmp_path: Path) -> None:
 
 def earlier_run(cwd: Path, rules: Iterable[FaultRule], rows: list[Fault]) -> Path:
     infos = tuple(rule_info(rule) for rule in rules)
-    run: RunInfo = replace(RUN, faults=infos, plan=replace(RUN.plan, copies=5))
+    plan = replace(RUN.plan, seed=1, orders=200, copies=5)  # the defaults
+    run: RunInfo = replace(RUN, faults=infos, plan=plan)
     write_rows(cwd / "earlier", list(rows), run)
     return Path("earlier")
 
@@ -275,9 +276,9 @@ def test_rules_that_name_a_message_are_asked_in_the_plans_order(
 
 def test_the_faults_of_another_plan_are_refused(tmp_path: Path) -> None:
     run = earlier_run(tmp_path, [FaultRule(FaultName.SLOW)], [fired(1, "slow", call=1)])
-    (tmp_path / "loadtest.toml").write_text("[load]\nseed = 2\n")
-    with pytest.raises(UsageError, match="another plan; add --seed 1 --copies 5"):
-        load_settings(None, {}, tmp_path, FaultFlags(file=run))
+    for flags in ({"load.seed": 2}, {"load.orders": 100}, {"load.copies": 4}):
+        with pytest.raises(UsageError, match="plan; add --seed 1 --orders 200 --copies 5"):
+            load_settings(None, flags, tmp_path, FaultFlags(file=run))
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -456,6 +457,12 @@ def test_what_the_run_cannot_carry_out_is_refused(
     assert str(caught.value) == problem
 
 
+@pytest.mark.parametrize("name", ["out-of-order", "long-delay"])
+def test_what_a_fifo_queue_does_not_do_is_refused(tmp_path: Path, name: str) -> None:
+    (problem,) = problems_of(tmp_path, "fifo = true\n", name)
+    assert problem.startswith(f"loadtest.toml: queue.fifo: must be false for {name}: ")
+
+
 @pytest.mark.parametrize(
     ("platform", "cause"), [("darwin", "works on Linux only"), ("linux", "needs the package")]
 )
@@ -467,6 +474,33 @@ def test_a_clock_that_cannot_be_set_ahead_is_refused(
     (problem,) = problems_of(tmp_path, "", "clock")
     assert problem.startswith("faults: clock ")
     assert cause in problem
+
+
+# --- real names -------------------------------------------------------------------------
+
+
+def test_resources_get_the_names_of_the_run() -> None:
+    names = {"table:orders": "run-orders", "queue:out": "run-out", "queue:out_url": "http://x"}
+    resources = ("orders", "out", "elsewhere", None)
+    plan = FaultPlan(tuple(FaultRule(FaultName.SLOW, resource=one) for one in resources), seed=3)
+    real = real_rules(plan, names)
+    assert [rule.resource for rule in real.rules] == ["run-orders", "run-out", "elsewhere", None]
+    assert real.seed == 3
+
+
+def test_a_resource_is_met_where_its_real_name_is_another(
+    tmp_path: Path, emulator_url: str
+) -> None:
+    (tmp_path / "loadtest.toml").write_text(
+        "[load]\norders = 2\ncopies = 2\nconflicts = 0\npoison = 0\nconcurrency = 2\n"
+        '[faults]\nslow = { resource = "orders", seconds = 0.01 }\n'
+    )
+    ended = loadtest("run", "--endpoint-url", emulator_url, cwd=tmp_path)
+    run = only_run(tmp_path)
+    (info,) = run.info.faults
+    assert info.text == "slow resource=orders seconds=0.01"
+    (count,) = run.rows("SELECT count(*) AS fired FROM faults")
+    assert count["fired"] == info.opportunities > 0, ended.said
 
 
 # --- the list ---------------------------------------------------------------------------

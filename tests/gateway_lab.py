@@ -208,3 +208,18 @@ def order(name: str, quantity: int | str = 1, **more: Any) -> dict[str, Any]:
 
 def key(name: str) -> dict[str, Any]:
     return {"id": {"S": name}}
+
+
+def raw_put(door: str, table: str = "orders") -> bytes:
+    """An insert of order ``a``, as bytes."""
+    insert = {"Item": order("a", 1), "ConditionExpression": "attribute_not_exists(id)"}
+    body = msgspec.json.encode({"TableName": table, **insert})
+    return (
+        b"POST / HTTP/1.1\r\nHost: %s\r\nX-Amz-Target: DynamoDB_20120810.PutItem\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (door.removeprefix("http://").encode(), len(body), body)
+    )
+
+
+async def connect(door: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = door.removeprefix("http://").split(":")
+    return await asyncio.open_connection(host, int(port))

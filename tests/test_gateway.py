@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from aiohttp import web
 from botocore.auth import SigV4Auth
@@ -28,12 +27,14 @@ from tests.gateway_lab import (
     WatchedRecorder,
     call,
     client,
+    connect,
     gateway_to,
     key,
     make_table,
     names,
     no_faults,
     order,
+    raw_put,
 )
 
 
@@ -663,19 +664,6 @@ async def test_every_attempt_of_the_sdk_is_a_call(tmp_path: Path) -> None:
         calls = lab.recorder.calls()
         assert [one.attempt for one in calls] == [1, 2, 3]
         assert len({one.sdk_id for one in calls}) == 1
-
-
-def raw_put(door: str) -> bytes:
-    body = msgspec.json.encode({"TableName": "orders", **PUT})
-    return (
-        b"POST / HTTP/1.1\r\nHost: %s\r\nX-Amz-Target: DynamoDB_20120810.PutItem\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (door.removeprefix("http://").encode(), len(body), body)
-    )
-
-
-async def connect(door: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, port = door.removeprefix("http://").split(":")
-    return await asyncio.open_connection(host, int(port))
 
 
 async def test_a_killed_handler_learns_nothing_but_what_it_did_is_kept(tmp_path: Path) -> None:

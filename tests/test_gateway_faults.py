@@ -15,7 +15,7 @@ import botocore.endpoint
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
-from analysis.schema import NO_ITEM, Action, CallItem, Decision, item_text
+from analysis.schema import NO_ITEM, Action, Decision, item_text
 from consumer.aws_wire import subject
 from consumer.call_faults import injection
 from consumer.faults import KINDS, FaultName, FaultRule, Place, Strike, Where
@@ -24,11 +24,13 @@ from tests.gateway_lab import (
     Occupied,
     call,
     client,
+    connect,
     gateway_to,
     key,
     make_table,
     names,
     order,
+    raw_put,
 )
 
 INSERT = {"Item": order("a", 1), "ConditionExpression": "attribute_not_exists(id)"}
@@ -303,6 +305,8 @@ async def test_throttling_is_retried_by_every_mode_until_it_outlasts_it(
         legacy = 10 if refusal.service == "dynamodb" else 5
         assert attempts == list(range(1, (legacy if mode == "legacy" else 3) + 1))
         assert reply["ResponseMetadata"]["MaxAttemptsReached"]
+        if refusal.service in ("sqs", "sns", "ses"):
+            assert reply["Error"]["Type"] == "Sender"
         assert {(one.decision, one.fault) for one in lab.recorder.calls()} <= {
             (Decision.FAILED, "throttle:lasting"),
             (Decision.UNKNOWN, "throttle:lasting"),  # S3's 503 says no more
@@ -721,6 +725,17 @@ async def test_a_batch_over_two_tables_is_made_by_half(open_lab: Opener, direct:
     ]
 
 
+async def test_a_batch_write_that_the_store_refuses_is_refused(open_lab: Opener) -> None:
+    lab = await open_lab(FaultRule(FaultName.PARTIAL_BATCH_WRITE))
+    asked = [{"PutRequest": {"Item": order(name)}} for name in "ab"]
+    for table in ("nowhere", lab.table):
+        asked[1] = {"PutRequest": {"Item": {"no": {"S": "key"}}}}
+        reply = await call(lab.dynamodb, "batch_write_item", RequestItems={table: asked})
+        assert "Error" in reply
+    assert lab.recorder.faults() == []
+    assert {one.fault for one in lab.recorder.calls()} == {None}
+
+
 # --- crashes and timeouts -------------------------------------------------------------
 
 
@@ -729,29 +744,32 @@ class Mortal(Occupied):
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(2, 7)
-        self.seen: list[CallItem] = []
-        self.client_waited: list[bool] = []
-        self.waiting: asyncio.Task[Any] | None = None
+        self.settled: list[Decision] = []  # what had become of the items by then
+        self.heard: list[bool] = []  # whether its process had noticed anything by then
+        self.connection: asyncio.StreamReader | None = None
         self._lab = lab
 
     async def kill(self) -> None:
         await super().kill()
-        self.seen = self._lab.recorder.items()
-        for _ in range(20):  # a reply or a reset would get through now
+        self.settled = [row.decision for row in self._lab.recorder.items()]
+        assert self.connection is not None
+        ended = asyncio.ensure_future(self.connection.read(1))
+        for _ in range(20):  # this test and the gateway share one loop: let news get through
             await asyncio.sleep(0)
-        assert self.waiting is not None
-        self.client_waited.append(not self.waiting.done())
+        self.heard.append(ended.done())
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
 
 
 async def crash(lab: Lab) -> Mortal:
     mortal = Mortal(lab)
-    aws = client("dynamodb", await lab.gateway.open_door(mortal), 3)
-    mortal.waiting = asyncio.create_task(call(aws, "put_item", TableName=lab.table, **INSERT))
+    door = await lab.gateway.open_door(mortal)
+    mortal.connection, writer = await connect(door)
+    scope = b"AWS4-HMAC-SHA256 Credential=id/20260101/eu-west-1/dynamodb/aws4_request"
+    request = raw_put(door, lab.table).replace(b"Host:", b"Authorization: %s\r\nHost:" % scope)
+    writer.write(request)
     await lab.recorder.until(lambda: mortal.killed > 0 and lab.last.answered_at is not None)
-    mortal.current_invocation = None  # its process is gone
-    await asyncio.gather(mortal.waiting, return_exceptions=True)
-    mortal.waiting = None
-    aws.close()
+    writer.close()
     return mortal
 
 
@@ -759,8 +777,8 @@ async def test_a_crash_before_the_call_leaves_nothing_done(open_lab: Opener) -> 
     lab = await open_lab(FaultRule(FaultName.CRASH_BEFORE_CALL))
     mortal = await crash(lab)
     assert mortal.killed == 1
-    assert mortal.client_waited == [True]
-    assert [row.decision for row in mortal.seen] == [Decision.FAILED]
+    assert mortal.heard == [False]
+    assert mortal.settled == [Decision.FAILED]
     assert told(lab)[0] == (Decision.UNKNOWN, "HandlerDisconnected", "crash-before-call")
     assert done(lab)[0] == NOT_MADE
     assert fired(lab) == [("crash-before-call", 1, 1)]
@@ -770,8 +788,8 @@ async def test_a_crash_after_the_call_leaves_it_done(open_lab: Opener, direct: A
     lab = await open_lab(FaultRule(FaultName.CRASH_AFTER_CALL))
     mortal = await crash(lab)
     assert mortal.killed == 1
-    assert mortal.client_waited == [True]
-    assert [row.decision for row in mortal.seen] == [Decision.ACCEPTED]  # settled, then killed
+    assert mortal.heard == [False]
+    assert mortal.settled == [Decision.ACCEPTED]
     assert told(lab)[0] == (Decision.UNKNOWN, "HandlerDisconnected", "crash-after-call")
     assert done(lab)[0] == MADE
     assert stored(lab, direct) == STORED

@@ -7,10 +7,11 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+import boto3
 import pytest
 
 from analysis.errors import TargetError
-from analysis.schema import Phase, TableInfo, TableRole, item_text
+from analysis.schema import EffectInfo, Phase, TableInfo, TableRole, item_text
 from loadtest.targets import LOCAL_CREDENTIALS, Endpoint, Resources
 from tests.cli import Reply, endpoint, forward, names_at
 
@@ -48,6 +49,47 @@ async def test_what_is_made_is_there_and_then_gone(emulator_url: str, prefix: st
         *(f"table {prefix}{table.name}" for table in TABLES),
     ]
     assert prefix not in names_at(emulator_url)
+
+
+EFFECTS = tuple(
+    EffectInfo(service, operation, name, "id", f"{service}:{operation} {name}")
+    for service, operation, name in (
+        ("sqs", "SendMessage", "invoices"),
+        ("sqs", "SendMessageBatch", "invoices"),
+        ("sqs", "SendMessage", "ledger.fifo"),
+        ("sns", "Publish", "receipts"),
+        ("sns", "Publish", "audit.fifo"),
+        ("http", "POST", "charges"),
+        ("dynamodb", "PutItem", "orders"),
+    )
+)
+
+
+async def test_queues_and_topics_of_effects_are_made_and_removed(
+    emulator_url: str, prefix: str
+) -> None:
+    async with opened(emulator_url) as target:
+        made = await target.create(
+            prefix, TABLES, visibility_timeout_s=30, max_receive_count=3, effects=EFFECTS
+        )
+        names = made.names
+        assert names["queue:invoices"] == f"{prefix}invoices"
+        assert names["queue:ledger.fifo_url"].endswith(f"/{prefix}ledger.fifo")
+        assert names["queue:ledger.fifo_arn"].endswith(f":{prefix}ledger.fifo")
+        assert names["topic:receipts"] == f"{prefix}receipts"
+        common: dict[str, Any] = {"endpoint_url": emulator_url, "region_name": "us-east-1"}
+        sns = boto3.client("sns", **common)
+        for topic in ("receipts", "audit.fifo"):
+            arn = names[f"topic:{topic}_arn"]
+            group = {"MessageGroupId": "one"} if topic == "audit.fifo" else {}
+            assert sns.publish(TopicArn=arn, Message="hello", **group)["MessageId"]
+        gone = await target.remove()
+        assert set(gone) >= {
+            *(f"queue {prefix}{name}" for name in ("invoices", "ledger.fifo")),
+            *(f"topic {prefix}{name}" for name in ("receipts", "audit.fifo")),
+        }
+        assert len(gone) == 8
+    assert prefix not in names_at(emulator_url) + str(sns.list_topics()["Topics"])
 
 
 async def test_a_scan_is_read_to_its_last_page(emulator_url: str, prefix: str) -> None:

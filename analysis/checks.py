@@ -28,7 +28,7 @@ from analysis.store import Evidence
 from analysis.text import short_item, visible
 
 _WRITES = ("messages", "deliveries", "invocations", "calls", "call_items")
-_FATES = ("messages", "deliveries", "acks", "calls", "call_items")
+_FATES = ("messages", "deliveries", "acks", "calls", "call_items", "faults")
 _MOST_PATTERN = 400  # characters
 _ITEMS = {"item_key", "before", "after", "image", "written", "final", "sent", "stored", "details"}
 
@@ -59,7 +59,7 @@ CHECKS: tuple[Check, ...] = (
         "Was an order inserted more than once?",
         "the store returns the old item together with the write",
         "Order {order_key} was inserted {inserts} times (different items: {items}).",
-        needs=("calls", "call_items", "deliveries", "messages"),
+        needs=("calls", "call_items", "deliveries", "messages", "faults"),
     ),
     Check(
         FindingKind.PHANTOM_WRITE,
@@ -130,6 +130,14 @@ CHECKS: tuple[Check, ...] = (
         needs=_WRITES,
     ),
     Check(
+        FindingKind.SELF_CONFLICT,
+        "Was a handler's own lost write taken for somebody else's?",
+        "the tester knows what the store did, also where it threw the reply away",
+        "Call {call_id} was rejected because of call {own_call_id}, the same invocation's own "
+        "earlier attempt, and {what}.",
+        needs=(*_FATES, "invocations", "items", "results", "effects"),
+    ),
+    Check(
         FindingKind.RESULT_MISMATCH,
         "Does a reported result contradict the calls that were made?",
         "all writes of the handlers pass through the gateway",
@@ -158,7 +166,23 @@ CHECKS: tuple[Check, ...] = (
         "Does the answer for a batch say what happened to its messages?",
         "the answer is read by the rules of AWS's event source mapping",
         "In invocation {invocation_id}, message {message_no} {what}.",
-        needs=(*_WRITES, "acks", "results"),
+        needs=(*_WRITES, "acks", "results", "faults"),
+    ),
+    Check(
+        FindingKind.DUPLICATE_EFFECT,
+        "Did a side effect of an order happen more than once?",
+        "every call that counts as the effect passes through the gateway and names its order",
+        "The effect {effect} of order {order_key} happened {times}.",
+        needs=(*_FATES, "effects"),
+    ),
+    Check(
+        FindingKind.MISSING_EFFECT,
+        "Is an order stored of which a side effect never happened?",
+        "every call that counts as the effect passes through the gateway and names its order",
+        "Order {order_key} is stored and its messages are settled, and the effect {effect} never "
+        "happened.",
+        needs=(*_FATES, "items", "effects"),
+        after_end=True,
     ),
     Check(
         FindingKind.DEAD_LETTERED_ORDER,
@@ -215,7 +239,8 @@ def prepare(evidence: Evidence) -> None:
         CREATE TABLE facts AS SELECT $ended AS ended, $ended_at::BIGINT AS ended_at,
             $visibility_timeout_ns AS visibility_timeout_ns,
             $max_receive_count AS max_receive_count, $drop_poison AS drop_poison,
-            $report_batch_item_failures AS report_batch_item_failures
+            $report_batch_item_failures AS report_batch_item_failures,
+            $names_processed AS names_processed
         """,
         {
             "ended": evidence.ended,
@@ -224,6 +249,7 @@ def prepare(evidence: Evidence) -> None:
             "max_receive_count": run.max_receive_count,
             "drop_poison": run.expect.poison == "drop",
             "report_batch_item_failures": run.report_batch_item_failures,
+            "names_processed": run.result.processed is not None,
         },
     )
     make_base(evidence)

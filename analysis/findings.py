@@ -28,10 +28,13 @@ class FindingKind(StrEnum):
     POISON_STORED = "poison-stored"
     DUPLICATE_FAILED = "duplicate-failed"
     UNJUSTIFIED_REJECTION = "unjustified-rejection"
+    SELF_CONFLICT = "self-conflict"
     RESULT_MISMATCH = "result-mismatch"
     DIVERGENT_RESULT = "divergent-result"
     PREMATURE_ACK = "premature-ack"
     BATCH_MISREPORT = "batch-misreport"
+    DUPLICATE_EFFECT = "duplicate-effect"
+    MISSING_EFFECT = "missing-effect"
     DEAD_LETTERED_ORDER = "dead-lettered-order"
     STUCK_MESSAGE = "stuck-message"
     UNRELATED_WRITE = "unrelated-write"
@@ -102,7 +105,7 @@ class Finding:
     message_nos: tuple[int, ...] = ()
     invocation_ids: tuple[int, ...] = ()
     call_ids: tuple[int, ...] = ()
-    flags: tuple[str, ...] = ()  # "identical", "resurrected"
+    flags: tuple[str, ...] = ()  # "identical", "resurrected", "unstored"
     proof: Proof | None = None  # of the example of a group only
 
 

@@ -59,6 +59,7 @@ _END_MATTERS = {
     FindingKind.LOST_ORDER,
     FindingKind.VANISHED_ORDER,
     FindingKind.POISON_STORED,
+    FindingKind.MISSING_EFFECT,
     FindingKind.DEAD_LETTERED_ORDER,
     FindingKind.STUCK_MESSAGE,
 }
@@ -79,6 +80,10 @@ _WHY = {
     "acknowledged.",
     FindingKind.UNJUSTIFIED_REJECTION: "An order that is taken for a duplicate too early may never "
     "be stored.",
+    FindingKind.SELF_CONFLICT: "An attempt that is refused by its own earlier one has succeeded.",
+    FindingKind.DUPLICATE_EFFECT: "A side effect is owed once for an order that is stored, and "
+    "never for one that is not.",
+    FindingKind.MISSING_EFFECT: "No message is left that could bring it about.",
     FindingKind.RESULT_MISMATCH: "What is reported must be what was done.",
     FindingKind.DIVERGENT_RESULT: "Every copy must be answered with what is stored.",
     FindingKind.PREMATURE_ACK: "Had the process died in between, the message would be gone and "

@@ -7,6 +7,11 @@ lines). Beside them stand what ``run.json`` says about the store:
 ``run_tables``
     one row per declared table: resource, role, key, sort, claims (it may hold items that are
     not an order's result: ``complete_when`` is given)
+``run_effects``
+    one row per declared side effect: effect (its number), name
+``same_key(text)``
+    an order key in the one spelling that it has: equal numbers are one key where the table's
+    key is a number
 ``details(item)``
     only the attributes that carry the order's details, as canonical text; NULL for no item.
     Two items have the same details exactly when these texts are equal. A missing attribute
@@ -81,6 +86,10 @@ _REFERENCES = (
     ("effects", "call_id", "calls"),
 )
 """Table, column, and the table in which its value must be the key of an earlier row."""
+
+_NUMBER_SPELLING = (
+    "coalesce(rtrim(rtrim(TRY_CAST(text AS DECIMAL(38, 10))::VARCHAR, '0'), '.'), text)"
+)
 
 Params = Mapping[str, object] | Sequence[object]
 
@@ -493,6 +502,10 @@ def _describe_store(connection: duckdb.DuckDBPyConnection, run: RunInfo) -> None
             "INSERT INTO run_tables VALUES (?, ?, ?, ?, ?)",
             (table.name, str(table.role), table.key, table.sort, bool(table.complete_when)),
         )
+    connection.execute("CREATE TABLE run_effects (effect BIGINT, name VARCHAR)")
+    for number, effect in enumerate(run.effects, 1):
+        connection.execute("INSERT INTO run_effects VALUES (?, ?)", (number, effect.name))
+    numeric = any(t.key_type == "N" for t in run.tables if t.role is TableRole.ORDERS)
     keys = {
         name
         for table in run.tables
@@ -518,6 +531,7 @@ def _describe_store(connection: duckdb.DuckDBPyConnection, run: RunInfo) -> None
         "complete(resource, item)": f"coalesce(item <> {_text(NO_ITEM)} AND "
         + _by_table(run, {table.name: _is_complete(table) for table in run.tables}, "true")
         + ", false)",
+        "same_key(text)": _NUMBER_SPELLING if numeric else "text",
         "differing_fields(answer, item)": _differing_fields(run.order.attributes),
     }
     for signature, body in macros.items():

@@ -12,7 +12,7 @@ from analysis.text import count, duration_text, visible
 SUMMARY_FILE = "summary.md"
 _MOST_REASONS = 5
 _MOST_RULES = 12
-_MOST_KINDS = 18
+_MOST_KINDS = 21
 _MOST_GROUPS_EACH = 2
 _MOST_GROUPS = 20
 _TIMED = (

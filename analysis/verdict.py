@@ -34,7 +34,10 @@ WITH orders_writes AS (
     SELECT i.decision FROM call_items i JOIN run_tables t USING (resource)
     WHERE t.role = 'orders' AND i.action IN ('put', 'update', 'delete')
 ), dead AS (
-    SELECT sqs_message_id, message_no FROM deliveries WHERE queue = 'dlq'
+    SELECT sqs_message_id, message_no, received_at FROM deliveries WHERE queue = 'dlq'
+), redriven AS (
+    -- Moved back to the queue: no longer dead.
+    SELECT message_no, max("at") AS redriven_at FROM faults WHERE name = 'redrive' GROUP BY ALL
 )
 SELECT m.*, d.*, w.*, r.*,
     (SELECT count(*) FROM invocations) AS invocations,
@@ -42,7 +45,10 @@ SELECT m.*, d.*, w.*, r.*,
     (SELECT count(*) FROM acks WHERE outcome = 'deleted') AS deleted,
     (SELECT count(DISTINCT sqs_message_id) FROM dead) AS dead_lettered,
     (SELECT count(*) FROM (FROM histories WHERE deleted_at IS NULL)
-        ANTI JOIN dead USING (message_no)) AS unsettled,
+        ANTI JOIN (
+            SELECT message_no FROM dead LEFT JOIN redriven USING (message_no)
+            WHERE coalesce(redriven_at < received_at, true)
+        ) dead USING (message_no)) AS unsettled,
     (SELECT count(*) FROM items JOIN run_tables USING (resource)
         WHERE phase = 'after' AND role = 'orders') AS stored_items
 FROM (
@@ -79,6 +85,7 @@ _OPEN_QUESTIONS = {
     "unknown-write": "{n} write(s) may or may not have happened",
     "unknown-before": "{n} accepted write(s) may have replaced an item that is not known",
     "unrecorded-item": "{n} stored item(s) were written by no recorded call",
+    "unknown-effect": "{n} side effect(s) may or may not have happened",
     "unread-call": "{n} call(s) may have written items that were not understood",
 }
 

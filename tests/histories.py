@@ -11,7 +11,7 @@ items come by themselves. Words, with ``1`` for any invocation:
 =============== =====================================================================
 ``1<A4``        starts with a new message: order A, quantity 4; ``1<A4,B2`` a batch;
                 ``1<X!`` poison; ``1<#2`` message 2 again; ``1<#2/resent`` as another
-                physical message, and so the second one of ``1<#2,#2``
+                physical message, and so the second one of ``1<#2,#2``, not with ``/same``
 ``1.``          a call is sent and not yet answered; without it a call takes no time
 ``1+ 1- 1! 1?`` a put is accepted, rejected, fails, is never answered
 ``1r``          a read of the order's item is answered
@@ -24,6 +24,8 @@ items come by themselves. Words, with ``1`` for any invocation:
 ``1*``          its messages are deleted now
 ``send#A4``     a message that nobody receives; ``plan#A4`` one that the queue never took
 ``dlq#2``       message 2 is in the dead-letter queue; ``aside#2`` another one with its body
+``redrive#2``   it is moved back from there: ``1<#2/resent`` is then its new physical message,
+                and ``dlq#2/resent`` that one in the dead-letter queue
 ``skip#2``      message 2 is received and given to no invocation (receive-without-run)
 ``wipe#2``      somebody deletes the item of message 2's order (item-deleted)
 ``=A4 =A``      the final item of order A has quantity 4, or is missing
@@ -161,7 +163,7 @@ class _History:
             self.final(what[1:], options)
         elif "#" in what and "<" not in what:
             verb, _, argument = what.partition("#")
-            self.message_event(verb, argument, now)
+            self.message_event(verb, argument, options, now)
         else:
             match = re.fullmatch(r"(\d+)([<+\-!?r@.>*])(.*)", what)
             assert match, word
@@ -225,7 +227,7 @@ class _History:
             else:
                 message = self.message(text, now)
             twice = any(d.message_no == message.message_no for d in self.given[number])
-            other = "resent" in options or twice
+            other = "resent" in options or (twice and "same" not in options)
             sqs_id = f"s{message.message_no}" + ("-resent" if other else "")
             earlier = [
                 row
@@ -253,7 +255,7 @@ class _History:
             invocation_id=number,
         )
 
-    def message_event(self, verb: str, argument: str, now: int) -> None:
+    def message_event(self, verb: str, argument: str, options: Mapping[str, str], now: int) -> None:
         if verb in ("send", "plan"):
             self.message(argument, now if verb == "send" else None)
             return
@@ -263,7 +265,11 @@ class _History:
         if verb == "skip":
             self.skip(self.messages[int(argument) - 1], now)
             return
+        if verb == "redrive":
+            self.fired({"fault": "redrive"}, now, message_no=int(argument))
+            return
         sqs_id = f"s{argument}" if verb == "dlq" else f"set-aside-{argument}"
+        sqs_id += "-resent" if "resent" in options else ""
         delivery = Delivery(
             self.next_id(Delivery), QueueRole.DEAD_LETTER, sqs_id, int(argument), 1, now, None
         )

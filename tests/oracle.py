@@ -26,6 +26,8 @@ from analysis.schema import (
     CallItem,
     Decision,
     Delivery,
+    Effect,
+    Fault,
     Invocation,
     ItemRow,
     Message,
@@ -44,6 +46,23 @@ from analysis.schema import (
 
 Found = tuple[FindingKind, str]
 _HAPPENED = (Decision.ACCEPTED, Decision.UNKNOWN)
+_GENTLE = {
+    "cold-start",
+    "freeze",
+    "clock",
+    "redeliver-during",
+    "redeliver-after",
+    "same-message-twice",
+    "short-visibility",
+    "out-of-order",
+    "long-delay",
+    "delete-fails",
+    "receive-without-run",
+    "item-deleted",
+    "redrive",
+    "resend",
+}
+"""Faults that leave an invocation all it needs to do its work."""
 _ENDED_IF_READ = (RunStatus.INTERRUPTED, RunStatus.NOT_DRAINED)
 
 
@@ -166,7 +185,8 @@ class _Oracle:
         for call in self.calls.values():
             touched: list[CallItem | None] = [*items[call.call_id]] or [None]
             self.touches[call.invocation_id] += [(call, item) for item in touched]
-        self.faulted = {c.invocation_id for c in self.calls.values() if c.fault is not None}
+        self.faults: list[Fault] = kinds[Fault]
+        self.faulted = set(self.find_faulted())
         self.writes = [self.write(item) for item in kinds[CallItem] if self.is_write(item)]
         self.owners = {id(w): self.owner(w) for w in self.writes}
         self.of_order: dict[str, list[_Write]] = defaultdict(list)
@@ -176,8 +196,60 @@ class _Oracle:
             owner = self.owners[id(write)]
             if write.table.role is TableRole.ORDERS and owner is not None:
                 self.of_order[owner].append(write)
+        self.wiped: dict[str, list[_Write]] = defaultdict(list)
+        for write in self.writes:
+            if self.by_somebody(write):
+                self.wiped[self.wiped_order(write)].append(write)
+        self.effects: dict[tuple[str | None, int], list[Effect]] = defaultdict(list)
+        for effect in kinds[Effect]:
+            if effect.decision in _HAPPENED:
+                self.effects[self.effect_owner(effect), effect.effect].append(effect)
         self.physical: dict[str, list[_Physical]] = defaultdict(list)
         self.find_fates()
+
+    # --- faults ---
+
+    def find_faulted(self) -> Iterator[int]:
+        """Invocations that the tester kept from their work."""
+        met = [(c.invocation_id, c.fault) for c in self.calls.values() if c.fault is not None]
+        met += [(fault.invocation_id, fault.name) for fault in self.faults]
+        for invocation_id, text in met:
+            if invocation_id is None:
+                continue
+            name = text.partition(":")[0]
+            if name == "slow":
+                invocation = self.invocations.get(invocation_id)
+                if invocation is None or invocation.outcome is not Outcome.TIMED_OUT:
+                    continue
+            if name not in _GENTLE:
+                yield invocation_id
+
+    def by_somebody(self, write: _Write) -> bool:
+        """The tester deleted an order's item, as somebody else would."""
+        return (
+            write.call.invocation_id is None
+            and write.call.fault == "item-deleted"
+            and write.accepted
+            and write.item.action is Action.DELETE
+            and write.table.role is TableRole.ORDERS
+        )
+
+    def wiped_order(self, write: _Write) -> str:
+        for fault in self.faults:
+            if fault.call_id == write.call.call_id and fault.message_no is not None:
+                return self.messages[fault.message_no].order_key
+        return self.owners[id(write)] or ""
+
+    def effect_owner(self, effect: Effect) -> str | None:
+        """The order of a side effect."""
+        keys = self.planned.keys() | self.poison
+        if effect.order_key in keys:
+            return effect.order_key
+        orders = self.given.get(self.calls[effect.call_id].invocation_id or 0, {})
+        inside = sorted((k for k in orders if k in (effect.order_key or "")), key=len)
+        if inside:
+            return inside[-1]
+        return next(iter(orders)) if len(orders) == 1 else None
 
     # --- words ---
 
@@ -272,17 +344,43 @@ class _Oracle:
         for message in self.messages.values():
             if message.accepted_at is not None and message.sqs_message_id is not None:
                 by_id.setdefault(message.sqs_message_id, _Physical(message))
-        dead_at: dict[str, int] = {}
-        strangers: set[int] = set()  # arrived in the dead-letter queue under an id of its own
+        letters: dict[str, tuple[int, int]] = {}  # id -> when it was last seen dead, and message
         for delivery in self.deliveries:
             if delivery.queue is QueueRole.DEAD_LETTER:
-                sqs_id = delivery.sqs_message_id
-                dead_at[sqs_id] = max(delivery.received_at, dead_at.get(sqs_id, 0))
-                if sqs_id not in by_id:
-                    strangers.add(delivery.message_no or 0)
+                sqs_id, number = delivery.sqs_message_id, delivery.message_no or 0
+                seen = letters.get(sqs_id, (0, number))
+                letters[sqs_id] = max(delivery.received_at, seen[0]), min(number, seen[1])
+        # Moved back to the queue: no dead letter any more.
+        moved = {
+            sqs_id: at
+            for sqs_id, (at, number) in letters.items()
+            if any(
+                fault.name == "redrive" and fault.at >= at and self.is_moved(fault, sqs_id, number)
+                for fault in self.faults
+            )
+        }
+        strangers = {number for i, (_, number) in letters.items() if i not in by_id}
         bodies = {self.messages[number].body for number in strangers}
+        # Arrived in the dead-letter queue under an id of its own, and is there still.
+        renamed = {n for i, (_, n) in letters.items() if i not in by_id and i not in moved}
+        first_at = {
+            sqs_id: min(d.received_at for d in physical.deliveries)
+            for sqs_id, physical in by_id.items()
+            if physical.deliveries
+        }
         for sqs_id, physical in by_id.items():
-            physical.fate = self.fate(physical, dead_at.get(sqs_id), strangers, bodies)
+            number = physical.message.message_no
+            left = [at for i, at in moved.items() if letters[i][1] == number]
+            foreign = any(letters[i][1] == number and i not in by_id for i in moved)
+            last_at = max((d.received_at for d in physical.deliveries), default=0)
+            came_anew = left and any(
+                at > max(left) and by_id[other].message.message_no == number
+                for other, at in first_at.items()
+            )
+            if came_anew and last_at <= max(left) and (sqs_id in moved or foreign):
+                continue  # it goes on under another id
+            dead_at = letters[sqs_id][0] if sqs_id in letters and sqs_id not in moved else None
+            physical.fate = self.fate(physical, dead_at, renamed, bodies)
             last = physical.last
             ack = self.acks.get(last.delivery_id) if last is not None else None
             said_no = ack is not None and (
@@ -291,6 +389,13 @@ class _Oracle:
             )
             physical.refused = said_no and last is not None and not self.hindered(last)
             self.physical[physical.message.order_key].append(physical)
+
+    def is_moved(self, fault: Fault, sqs_id: str, number: int) -> bool:
+        """The redrive was of this dead letter; it need not say of which."""
+        for delivery in self.deliveries:
+            if delivery.delivery_id == fault.delivery_id:
+                return delivery.sqs_message_id == sqs_id
+        return fault.message_no in (None, number)
 
     def fate(
         self, physical: _Physical, dead_at: int | None, strangers: set[int], bodies: set[str]
@@ -377,9 +482,11 @@ class _Oracle:
         if vanished:
             yield FindingKind.VANISHED_ORDER
         inserts = self.inserts(writes)
-        if len({w.place for w in inserts}) < len(inserts) or (
+        # Each time that somebody else took it away it may be stored once more.
+        again = sum(self.complete(w.item.resource, w.before) for w in self.wiped[key])
+        if len({w.place for w in inserts}) + again < len(inserts) or (
             len({(w.call.invocation_id, w.call.invocation_id or w.call.call_id) for w in inserts})
-            > 1
+            > 1 + again
         ):
             yield FindingKind.DOUBLE_ACCEPT
         if any(self.overwrites(write) for write in accepted):
@@ -408,9 +515,13 @@ class _Oracle:
         for place, image in finals:
             if stored is None and self.complete(place[0], image) and self.details(image) in known:
                 stored = self.details(image)
+        if self.wiped[key] and len(known) > 1:
+            stored = None  # any of its messages may rightly have been stored next
         if stored is not None:
             yield from self.judge_copies(physical, stored, stored_at)
-        if self.ended and physical and not vanished and not finals:
+        yield from self.judge_effects(key, writes, physical, stored)
+        yield from self.judge_retries(key, writes, physical, stored)
+        if self.ended and physical and not vanished and not finals and not self.wiped[key]:
             settled = all(p.fate != "open" for p in physical)
             if settled and not any(p.dead for p in physical):
                 yield FindingKind.LOST_ORDER
@@ -428,6 +539,8 @@ class _Oracle:
     ) -> Iterator[FindingKind]:
         if self.run.expect.poison != "drop" and any(p.fate == "deleted" for p in physical):
             yield FindingKind.POISON_ACKNOWLEDGED
+        key = physical[0].message.order_key if physical else ""
+        yield from self.judge_effects(key, [], physical, None)
         if self.ended:
             if any(self.complete(place[0], image) for place, image in finals):
                 yield FindingKind.POISON_STORED
@@ -463,6 +576,8 @@ class _Oracle:
                 continue
             if not (one.dead and one.refused) or last is None or last.invocation_id is None:
                 continue
+            if self.wiped[one.message.order_key]:
+                continue
             begun = self.invocations[last.invocation_id].started_at
             saw_it = any(
                 item is not None
@@ -481,6 +596,130 @@ class _Oracle:
             said, body = json.loads(row.detail or "{}"), json.loads(message.body)
             if any(name in said and said[name] != body[name] for name in body):
                 yield FindingKind.DIVERGENT_RESULT
+
+    # --- side effects ---
+
+    def judge_effects(
+        self, key: str, writes: list[_Write], physical: list[_Physical], stored: str | None
+    ) -> Iterator[FindingKind]:
+        for number, _ in enumerate(self.run.effects, 1):
+            happened = [e for e in self.effects[key, number] if e.decision is Decision.ACCEPTED]
+            too_often = len(happened) > 1 + len(self.wiped[key])
+            if too_often or (happened and self.never_stored(key, writes, physical)):
+                yield FindingKind.DUPLICATE_EFFECT
+        if self.missing(key, physical, stored):
+            yield FindingKind.MISSING_EFFECT
+
+    def never_stored(self, key: str, writes: list[_Write], physical: list[_Physical]) -> bool:
+        """Nothing of it was ever there, and that is the handler's last word."""
+        if not self.ended or not physical or any(p.fate == "open" for p in physical):
+            return False
+        if any(owner == key and key not in self.poison for _, _, owner in self.all_finals):
+            return False
+        kept = any(
+            w.item.decision is Decision.UNKNOWN
+            or (w.accepted and self.complete(w.item.resource, w.item.after))
+            for w in writes
+        )
+        if kept or self.inserts(writes):
+            return False
+        return any(p.fate == "deleted" or p.refused for p in physical)
+
+    def missing(self, key: str, physical: list[_Physical], stored: str | None) -> bool:
+        """An effect is owed and can come no more."""
+        there = any(
+            owner == key and place not in self.before and self.complete(place[0], image)
+            for place, image, owner in self.all_finals
+        )
+        if not there or key in self.poison or self.wiped[key]:
+            return False
+        if not physical or any(p.fate == "open" for p in physical):
+            return False
+        for one in physical:
+            if (
+                one.dead
+                and not one.refused
+                and (stored is not None and self.details(one.message.expected_item) == stored)
+            ):
+                return False  # moved back, it can still bring it about
+        numbers = range(1, len(self.run.effects) + 1)
+        return any(not self.effects[key, number] for number in numbers)
+
+    # --- a handler's own attempts ---
+
+    def judge_retries(
+        self, key: str, writes: list[_Write], physical: list[_Physical], stored: str | None
+    ) -> Iterator[FindingKind]:
+        """A call that the same invocation's own earlier attempt refused, and what came of it."""
+        for invocation_id in self.work[key]:
+            orders = self.given[invocation_id]
+            if len(orders[key]) != 1:
+                continue
+            mine = [
+                w
+                for w in self.by_invocation[invocation_id]
+                if w.table.role is TableRole.GUARD or self.owners[id(w)] == key
+            ]
+            met = [w for w in mine if self.by_own_attempt(w)]
+            if len(orders) > 1:
+                met = [w for w in met if w.table.role is TableRole.ORDERS]
+            results = {
+                row.result for row in self.results_of[key] if row.invocation_id == invocation_id
+            }
+            for refused in met:
+                invocation = self.invocations[invocation_id]
+                outcome = invocation.outcome
+                own_word = outcome is Outcome.RETURNED or (
+                    outcome is Outcome.RAISED and len(orders) == 1
+                )
+                hindered = any(
+                    call.call_id > refused.call.call_id
+                    and call.decision is not Decision.ACCEPTED
+                    and not (item is not None and self.is_own_again(invocation_id, item))
+                    and self.concerns(key, item, call)
+                    for call, item in self.touches[invocation_id]
+                )
+                if Result.FAILED in results and own_word and not hindered:
+                    yield FindingKind.SELF_CONFLICT
+                if self.missing(key, physical, stored):
+                    yield FindingKind.SELF_CONFLICT
+                said = {row.result for row in self.results_of[key]}
+                if (
+                    self.ended
+                    and self.run.result.processed is not None
+                    and Result.DUPLICATE in results
+                    and Result.PROCESSED not in said
+                    and all(p.fate != "open" for p in physical)
+                ):
+                    yield FindingKind.SELF_CONFLICT
+
+    def by_own_attempt(self, write: _Write) -> bool:
+        if write.item.decision is not Decision.REJECTED:
+            return False
+        if write.call.decision is not Decision.REJECTED:
+            return False  # the handler does not know
+        return any(
+            other.accepted
+            and not other.told
+            and other.changes
+            and other.item.action is write.item.action
+            and other.call.invocation_id == write.call.invocation_id
+            and other.call.call_id < write.call.call_id
+            and (None in (write.before, other.item.after) or write.before == other.item.after)
+            for other in self.of_place[write.place]
+        )
+
+    def is_own_again(self, invocation_id: int, item: CallItem) -> bool:
+        return any(
+            w.item == item and self.by_own_attempt(w) for w in self.by_invocation[invocation_id]
+        )
+
+    def concerns(self, key: str, item: CallItem | None, call: Call) -> bool:
+        """The call was for this order, or for none in particular."""
+        if item is None or not self.is_write(item):
+            return True
+        write = next(w for w in self.by_invocation[call.invocation_id] if w.item == item)
+        return write.table.role is TableRole.GUARD or self.owners[id(write)] in (None, key)
 
     def judge_words(self, key: str, writes: list[_Write]) -> Iterator[FindingKind]:
         """Rejections, and what was reported."""
@@ -539,6 +778,8 @@ class _Oracle:
                 yield FindingKind.PREMATURE_ACK
             for write in writes:
                 if not write.accepted or not ack.acked_at < write.over_at < math.inf:
+                    continue
+                if self.by_somebody(write):
                     continue
                 background = write.call.invocation_id is None and (
                     end is not None and end < write.over_at
@@ -665,7 +906,7 @@ class _Oracle:
         limit = 2 * self.run.visibility_timeout_s * 10**9
         for key, physical in self.physical.items():
             for one in physical:
-                receives = max((d.receive_count for d in one.deliveries), default=0)
+                receives = 0 if one.last is None else one.last.receive_count
                 last = max((d.received_at for d in one.deliveries), default=0)
                 if (
                     one.fate == "open"
@@ -732,6 +973,10 @@ class _Oracle:
                 )
                 if not (self.ended and (harmless or never)):
                     found.add(place[1])
+        for (key, _), effects in self.effects.items():
+            decisions = [effect.decision for effect in effects]
+            if Decision.UNKNOWN in decisions and decisions.count(Decision.ACCEPTED) < 2:
+                found.add(key or "")
         for place, _, _ in self.all_finals:
             happened = any(w.item.decision in _HAPPENED for w in self.of_place[place])
             if not happened and place not in self.before:

@@ -282,7 +282,10 @@ def _writes_later(context: Context, physical: Physical) -> Steps:
         while not physical.gone:
             yield
         world.now += 1
-        yield from _put(Context(world, invocation_id), physical, ABSENT)
+        later = Context(world, invocation_id)
+        yield from _put(later, physical, ABSENT)
+        if world.setup.effects:
+            yield from later.effect(physical)
 
     same = world.rng.random() < 0.5
     world.tasks.append(background(context.invocation_id if same else None))
@@ -329,6 +332,60 @@ def _leaves_the_guard(context: Context, physical: Physical) -> Steps:
     yield from context.put("guard", guard, ABSENT)
     yield from context.put("orders", fresh(context, physical), ABSENT)
     return "processed"
+
+
+def _own_write_and_says(word: str | None) -> Script:
+    """The reply is lost, and the second attempt meets the first one's item."""
+
+    def script(context: Context, physical: Physical) -> Steps:
+        context.fault, context.recorded = "lost-reply", True
+        decision, _ = yield from _put(context, physical, ABSENT)
+        assert decision is Decision.REJECTED
+        return word
+
+    return script
+
+
+def _own_write_and_raises(context: Context, physical: Physical) -> Steps:
+    if physical.receives > 1:
+        return (yield from correct(context, physical))
+    yield from _own_write_and_says(None)(context, physical)
+    raise Refused
+
+
+def _own_claim_and_raises(context: Context, physical: Physical) -> Steps:
+    if physical.receives > 1:
+        return (yield from correct(context, physical))
+    context.fault, context.recorded = "lost-reply", True
+    claim = fresh(context, physical, status="CLAIMED")
+    decision, _ = yield from context.put("claims", claim, free_or_expired(context.world))
+    assert decision is Decision.REJECTED
+    raise Refused
+
+
+def _own_write_recognised(context: Context, physical: Physical) -> Steps:
+    said = yield from _own_write_and_says("processed")(context, physical)
+    yield from context.effect(physical)
+    return said
+
+
+def _effect_twice(context: Context, physical: Physical) -> Steps:
+    said = yield from correct(context, physical)
+    for _ in range(2):
+        yield from context.effect(physical, None)
+    return said
+
+
+def _effect_and_raises(context: Context, physical: Physical) -> Steps:
+    yield from context.effect(physical)
+    raise Refused
+
+
+def _effect_fails(context: Context, physical: Physical) -> Steps:
+    said = yield from correct(context, physical)
+    with suppress(CallFailed):
+        yield from context.effect(physical, fails=True)
+    return said
 
 
 def _writes_the_reference(context: Context, physical: Physical) -> Steps:
@@ -583,7 +640,7 @@ PLANTS: tuple[Plant, ...] = (
     _plant("deletes at once", K.PREMATURE_ACK, script=_deletes_the_message_first),
     _plant("deletes in time", K.PREMATURE_ACK, script=_deletes_the_message_itself),
     _plant("writes later", K.PREMATURE_ACK, script=_writes_later, message=_ORDER, gate="alone"),
-    _plant("swallows an error", K.BATCH_MISREPORT, script=_swallows_the_error),
+    _plant("swallows an error", K.BATCH_MISREPORT, script=_swallows_the_error, effect=False),
     _plant(
         "reports a success", K.BATCH_MISREPORT, script=_reported_failed, gate="first", report=True
     ),
@@ -631,7 +688,81 @@ PLANTS: tuple[Plant, ...] = (
     _plant("reference gone", K.UNRELATED_WRITE, message=None, tamper=_reference_disappears),
     _plant("old item changed", K.UNRELATED_WRITE, message=None, tamper=_old_item_changes),
     _plant("old item gone", K.UNRELATED_WRITE, message=None, tamper=_old_item_disappears),
+    _plant(
+        "own write is a duplicate",
+        K.SELF_CONFLICT,
+        script=_own_write_and_says("duplicate"),
+        message=_ORDER,
+        gate="alone",
+    ),
+    _plant("own write is refused", K.SELF_CONFLICT, script=_own_write_and_raises, gate="first"),
+    _plant(
+        "own claim is refused",
+        K.SELF_CONFLICT,
+        script=_own_claim_and_raises,
+        gate="first",
+        ways=("claim",),
+    ),
+    # Taken for somebody else's work, it was left to them to make the effect.
+    _plant(
+        "own write, no effect",
+        K.SELF_CONFLICT,
+        K.MISSING_EFFECT,
+        script=_own_write_and_says(None),
+        message=_ORDER,
+        gate="alone",
+        effect=False,
+        needs_effects=True,
+    ),
+    _plant(
+        "effect twice",
+        K.DUPLICATE_EFFECT,
+        script=_effect_twice,
+        effect=False,
+        needs_effects=True,
+    ),
+    # It is owed for an order that is stored, and this one is refused.
+    _plant(
+        "effect of a refused order",
+        K.DUPLICATE_EFFECT,
+        K.DEAD_LETTERED_ORDER,
+        script=_effect_and_raises,
+        every=True,
+        needs_effects=True,
+    ),
+    _plant(
+        "effect of poison",
+        K.DUPLICATE_EFFECT,
+        script=_effect_and_raises,
+        message=_POISON,
+        gate="alone",
+        needs_effects=True,
+    ),
+    _plant(
+        "no effect",
+        K.MISSING_EFFECT,
+        script=correct,
+        every=True,
+        effect=False,
+        needs_effects=True,
+    ),
+    _plant(
+        "effect fails",
+        K.MISSING_EFFECT,
+        script=_effect_fails,
+        every=True,
+        effect=False,
+        needs_effects=True,
+    ),
     # What looks wrong and is not: nothing must be found.
+    _plant(
+        "own write recognised",
+        script=_own_write_recognised,
+        message=_ORDER,
+        gate="alone",
+        effect=False,
+        needs_effects=True,
+    ),
     _plant(
         "killed with its claim",
         script=_is_killed_with_its_claim,

@@ -6,8 +6,11 @@ worlds into one run, because a run costs more to judge than to make.
 
 * The store decides puts, updates and deletes under conditions as DynamoDB does, one at a time.
 * The queue hides, redelivers and dead-letters; a delete can fail, a message can come again
-  while it is at work, the driver can have sent it twice, and it can be redriven.
+  while it is at work, the driver can have sent it twice, and it can be redriven. Somebody
+  deletes the item of an order that was acknowledged.
 * The handlers are correct ones, in several styles (:class:`Style`).
+* Half of the runs declare a side effect: a record in a table of its own, made under a
+  condition, so that it happens once whatever is repeated.
 * Calls meet faults; every step of every invocation is put in order at random, with times that
   may be equal; what the record says of a call without an answer is also drawn at random.
 
@@ -36,7 +39,11 @@ from analysis.schema import (
     CallItem,
     Decision,
     Delivery,
+    Effect,
+    EffectInfo,
     ExpectInfo,
+    Fault,
+    FaultRuleInfo,
     Invocation,
     ItemRow,
     Message,
@@ -69,7 +76,9 @@ TABLES = (
     TableInfo("sorted", TableRole.ORDERS, "id", sort="sk"),
     TableInfo("guard", TableRole.GUARD, "id", complete_when={"status": ["COMPLETED"]}),
     TableInfo("reference", TableRole.REFERENCE, "id"),
+    TableInfo("receipts", TableRole.OTHER, "id"),
 )
+EFFECT = EffectInfo("dynamodb", "PutItem", "receipts", "id", "dynamodb:PutItem receipts")
 VISIBILITY_TIMEOUT_S = 1
 _ATTEMPTS = 3  # of one SDK call
 PATIENCE = 400  # steps that a planted handler waits for its moment
@@ -84,6 +93,7 @@ class Setup:
     report_failures: bool = False  # batchItemFailures are read
     max_receives: int = 3
     drop_poison: bool = False
+    effects: bool = False
     status: RunStatus = RunStatus.FINISHED
 
     @property
@@ -190,6 +200,7 @@ class Context:
     calls: int = 0
     last_call: Call | None = None
     early_acks: set[str] = field(default_factory=set)
+    wrote: bool = False  # and did not delete it again
     recorded: bool = False  # what the store did is on record even where its reply is lost
     names_all: bool = False  # the answer names every message in batchItemFailures
 
@@ -237,6 +248,9 @@ class Context:
             known = replace(
                 row, decision=decision, before=item_text(before), after=item_text(after)
             )
+            if accepted and table in ("orders", "claims", "sorted"):
+                is_claim = (after or {}).get("status") == {"S": "CLAIMED"}
+                self.wrote = after is not None and not is_claim
             yield
             if fault in ("lost-reply", "crash-after-call"):
                 what = world.rng.random()
@@ -291,6 +305,13 @@ class Context:
         )
         self.answered(call, Decision.ACCEPTED, None)
         return seen
+
+    def effect(
+        self, physical: Physical, condition: Condition | None = ABSENT, *, fails: bool = False
+    ) -> Steps:
+        """The side effect of an order, under its condition at most once however often asked."""
+        receipt = {"id": {"S": physical.order.key}, "kind": {"S": "receipt"}}
+        yield from self.put("receipts", receipt, condition, fails=fails)
 
     def set_aside(self, physical: Physical) -> Steps:
         """Send the body to the dead-letter queue."""
@@ -352,9 +373,17 @@ class World:
 
     # --- record and store ---
 
+    def fired(self, name: str, **where: Any) -> None:
+        """Keep the row of a fault that was carried out."""
+        row = Fault(self.ids.next("fault"), 1 + RULES.index(name), name, self.now, 0, *[None] * 6)
+        self.keep(replace(row, **where))
+
     def keep(self, row: Row) -> None:
         key = (row.TABLE, *(getattr(row, name) for name in row.KEY))
         self.rows.setdefault(key, []).append(row)
+        if isinstance(row, CallItem) and row.resource == "receipts":
+            order_key = json.loads(row.item_key)["id"]["S"]
+            self.keep(Effect(row.call_id, 1, 1, order_key, row.decision))
 
     def put(self, place: tuple[str, str], item: Item | None) -> None:
         self.earlier[place] = self.store.pop(place, None)
@@ -492,10 +521,21 @@ class World:
             if physical.order.plant is None and rng.random() < 0.08:
                 self.tasks.append(self.expire(physical))
         skipped = not solo and rng.random() < 0.04
+        twice = not solo and not skipped and len(batch) < self.setup.batch_size
+        if twice and rng.random() < 0.1:
+            batch = [*batch, batch[-1]]
+            batch[-1].in_flight += 1
         invocation_id = None if skipped else self.ids.next("invocation")
         deliveries = [self.deliver(physical, invocation_id) for physical in batch]
         if invocation_id is None:
             self.tasks.append(self.skip(environment, batch, deliveries))
+            for delivery in deliveries:
+                self.fired(
+                    "receive-without-run",
+                    message_no=delivery.message_no,
+                    receive=delivery.receive_count,
+                    delivery_id=delivery.delivery_id,
+                )
         else:
             self.tasks.append(self.invoke(environment, batch, deliveries, invocation_id))
 
@@ -534,14 +574,57 @@ class World:
         may_rename = not any(order.style.sets_aside for order in self.orders)
         renamed = may_rename and physical.order.plant is None and rng.random() < 0.1
         sqs_id = f"s{self.ids.next('sqs')}" if renamed else physical.sqs_id
-        yield from self.arrive_dead(sqs_id, physical.message.message_no, physical.receives + 1)
-        if physical.order.plant is None and not renamed and rng.random() < 0.1:
+        number, receives = physical.message.message_no, physical.receives + 1
+        letter = yield from self.arrive_dead(sqs_id, number, receives)
+        if physical.order.plant is None and rng.random() < 0.15:
+            yield from self.redrive(physical, letter)
+        elif physical.order.plant is None and not renamed and rng.random() < 0.1:
             yield
             physical.order.physical += 1
             self.now += 1
             self.queue.append(
                 Physical(f"s{self.ids.next('sqs')}", physical.message, physical.order, False)
             )
+
+    def redrive(self, physical: Physical, letter: int) -> Steps:
+        """The dead letter is moved back, under a new id or its old one."""
+        yield
+        self.fired("redrive", message_no=physical.message.message_no, delivery_id=letter)
+        sqs_id = physical.sqs_id
+        if self.rng.random() < 0.7:
+            sqs_id = f"s{self.ids.next('sqs')}"
+        physical.order.physical += 1
+        self.now += 1
+        yield
+        self.queue.append(Physical(sqs_id, physical.message, physical.order, False))
+
+    def wipe(self, physical: Physical) -> Steps:
+        """Somebody deletes the item of an order that was acknowledged."""
+        yield
+        order = physical.order
+        place = order.style.table, item_text(order.item_key)
+        before = self.store.get(place)
+        if self.stored(order) is None:
+            return
+        call_id = self.ids.next("call")
+        call = Call(
+            call_id, None, 1, None, "dynamodb", "DeleteItem", place[0], None, self.now, self.now
+        )
+        self.put(place, None)
+        self.keep(replace(call, decision=Decision.ACCEPTED, fault="item-deleted"))
+        self.keep(
+            CallItem(
+                call_id,
+                *place,
+                Action.DELETE,
+                None,
+                Decision.ACCEPTED,
+                None,
+                item_text(before),
+                item_text(None),
+            )
+        )
+        self.fired("item-deleted", message_no=physical.message.message_no, call_id=call_id)
 
     def arrive_dead(self, sqs_id: str, message_no: int, receives: int) -> Steps:
         yield
@@ -552,6 +635,7 @@ class World:
             )
         )
         self.keep(Ack(delivery_id, self.now, AckOutcome.DEAD_LETTERED))
+        return delivery_id
 
     def deliver(self, physical: Physical, invocation_id: int | None) -> Delivery:
         delivery = Delivery(
@@ -599,7 +683,10 @@ class World:
             for physical in batch:
                 try:
                     handle = planted.script if planted and planted.script else correct
+                    context.wrote = False
                     said = yield from handle(context, physical)
+                    if self.setup.effects and self.owes(context, physical, planted):
+                        yield from context.effect(physical)
                     if isinstance(said, str):
                         said = _answer(physical, said)
                     answers[physical.sqs_id] = said if physical.order.style.answers else None
@@ -607,9 +694,14 @@ class World:
                     failed.append(physical)
                     if len(batch) == 1 and not report:
                         break
-            if context.fault == "crash-before-answer" and context.last_call:
-                self.keep(replace(context.last_call, fault=context.fault))
+            if context.fault == "crash-before-answer":
+                self.fired(context.fault, invocation_id=invocation_id)
                 raise Killed(self.death())
+            if planted is None and rng.random() < 0.1:
+                # What excuses nothing.
+                self.fired(
+                    rng.choice(("cold-start", "clock", "freeze")), invocation_id=invocation_id
+                )
         except Killed as killed:
             outcome = killed.outcome
         yield
@@ -638,6 +730,12 @@ class World:
             else:
                 self.tasks.append(self.acknowledge(physical, delivery))
 
+    def owes(self, context: Context, physical: Physical, planted: Plant | None) -> bool:
+        """Whether the effect is made here: the order is stored, or was just now, in any place."""
+        if physical.order.poison or (planted is not None and not planted.effect):
+            return False
+        return context.wrote or self.stored(physical.order) is not None
+
     def response(
         self, batch: list[Physical], answers: dict[str, Item | None], names: list[str]
     ) -> str | None:
@@ -658,6 +756,11 @@ class World:
         self.keep(Ack(delivery.delivery_id, self.now, AckOutcome.DELETED))
         physical.in_flight -= 1
         self.end(physical)
+        order = physical.order
+        # A later step would make a new item, of which only the step is there.
+        alone = order.plant is None and not order.poison and not order.style.steps
+        if alone and self.rng.random() < 0.06:
+            self.tasks.append(self.wipe(physical))
 
     # --- time ---
 
@@ -686,6 +789,15 @@ class World:
                 self.keep(ItemRow(*place, item_text(item), Phase.AFTER))
 
 
+RULES = (
+    "redrive",
+    "item-deleted",
+    "receive-without-run",
+    "crash-before-answer",
+    "cold-start",
+    "clock",
+    "freeze",
+)
 _FAULTS = (
     "lost-reply",
     "lost-reply",
@@ -756,7 +868,10 @@ def fresh(context: Context, physical: Physical, **attributes: str) -> Item:
 def _compare(context: Context, physical: Physical, stored: Item) -> Steps:
     if stored.get("quantity") != {"N": str(physical.quantity)}:
         return (yield from _refuse(context, physical))
-    own = physical.order.style.recognises and stored.get("by") == {"S": physical.sqs_id}
+    me = {"S": str(context.invocation_id)}
+    own = stored.get("by") == {"S": physical.sqs_id} and (
+        physical.order.style.recognises or stored.get("invocation") == me
+    )
     return "processed" if own else "duplicate"
 
 
@@ -847,7 +962,8 @@ def _guard(context: Context, physical: Physical) -> Steps:
         )
         return (yield from _refuse(context, physical))
     yield from context.update("guard", key, done)
-    return "processed" if decision is Decision.ACCEPTED else "duplicate"
+    mine = old is not None and old["invocation"] == me and old["by"] == record["by"]
+    return "processed" if decision is Decision.ACCEPTED or mine else "duplicate"
 
 
 def hash_text(text: str) -> str:
@@ -881,6 +997,8 @@ class Plant:
     sort_key: bool = False
     steps: int | None = None
     stays: bool = False  # the queue forgets to dead-letter it
+    effect: bool = True  # what is done for a stored order is followed by its side effect
+    needs_effects: bool = False  # shows only in a run that declares side effects
     report: bool | None = None  # needs the run's batchItemFailures on or off
     tamper: Callable[[World, Order], str | None] | None = None  # names an item, if not the order
     needs_known: bool = False  # what others wrote must be on record for it to show
@@ -915,7 +1033,11 @@ def evidence_set(
     """``worlds`` worlds as one run; ``share`` of the orders have one of ``plants``."""
     rng = Random(seed)
     ids = Ids()
-    usable = [p for p in plants if p.report in (None, setup.report_failures)]
+    usable = [
+        p
+        for p in plants
+        if p.report in (None, setup.report_failures) and (setup.effects or not p.needs_effects)
+    ]
     old: list[Row] = []
     last: list[Row] = []
     expected: set[Found] = set()
@@ -958,6 +1080,8 @@ def evidence_set(
             contended_orders=0, poison="drop" if setup.drop_poison else "dead-letter"
         ),
         status=setup.status,
+        faults=tuple(FaultRuleInfo(name, f"{name}=0.1", 0.1) for name in RULES),
+        effects=(EFFECT,) if setup.effects else (),
         started_at=0,
         ended_at=None
         if setup.status is RunStatus.RUNNING
@@ -976,6 +1100,7 @@ def random_set(
         report_failures=report,
         max_receives=rng.randint(2, 3),
         drop_poison=rng.random() < 0.5,
+        effects=rng.random() < 0.5,
         status=rng.choice(statuses),
     )
     return evidence_set(rng.getrandbits(32), setup, worlds, plants)

@@ -32,7 +32,7 @@ from analysis.schema import (
     item_text,
 )
 from analysis.store import open_evidence
-from tests.histories import RUN, TABLE_INFOS, write_history
+from tests.histories import EFFECTS, RUN, TABLE_INFOS, write_history
 
 CLAIMS = replace(
     RUN,
@@ -50,6 +50,11 @@ STOPPED = replace(RUN, status=RunStatus.INTERRUPTED)
 NOT_DRAINED = replace(RUN, status=RunStatus.NOT_DRAINED)
 DROP = replace(RUN, expect=ExpectInfo(contended_orders=0, poison="drop"))
 LONG_AFTER = replace(NOT_DRAINED, ended_at=10_000_000_000)
+EFFECTING = replace(RUN, effects=EFFECTS)
+# As AWS's Powertools library does it: a record in progress, then completed; expired ones are
+# taken over, failed ones deleted. Beside it the order is written without a condition.
+_CLAIM = "/on=guard/status=INPROGRESS/cond=attribute_not_exists(id)OR(expiration<7)"
+_DONE = "/on=guard/status=COMPLETED/any/update"
 
 DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
     # unconditional put: the copy replaces the item, with the same content
@@ -367,6 +372,124 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
         {"conflict-acknowledged"},
     ),
 ]
+DIRTY += [
+    # what faults make possible
+    ("own write taken for a copy's", "1<A4 1+/reply=unknown/fault 1- 1>d", RUN, {"self-conflict"}),
+    ("own write refused", "1<A4 1+/reply=unknown/fault 1- 1>f 2<#1 2- 2>d", RUN, {"self-conflict"}),
+    (
+        "own claim in the way",
+        "1<A4 1+/on=guard/status=INPROGRESS/reply=unknown/fault 1-/on=guard 1>f "
+        "2<#1 2+/any/on=guard/status=INPROGRESS 2+ 2+/any/on=guard/status=COMPLETED 2>p",
+        RUN,
+        {"self-conflict"},
+    ),
+    (
+        "own write, and no effect",
+        "1<A4 1+/reply=unknown/fault 1- 1>.",
+        EFFECTING,
+        {"self-conflict", "missing-effect"},
+    ),
+    ("effect twice", "1<A4 1+ 1@sns/effect 1@sns/effect 1>p", EFFECTING, {"duplicate-effect"}),
+    (
+        "effect by each copy",
+        "1<A4 1+ 1@sns/effect 1>p 2<A4 2- 2@sns/effect 2>d",
+        EFFECTING,
+        {"duplicate-effect"},
+    ),
+    (
+        "effect sent again after a lost reply",
+        "1<A4 1+ 1@sns/effect/reply=unknown/fault 1@sns/effect 1>p",
+        EFFECTING,
+        {"duplicate-effect"},
+    ),
+    (
+        "two effects are enough, whatever the third",
+        "1<A4 1+ 1@sns/effect 1@sns/effect 1@sns/effect=unknown 1>p",
+        EFFECTING,
+        {"duplicate-effect"},
+    ),
+    ("effect of poison", "1<X! 1@sns/effect 1>f dlq#1", EFFECTING, {"duplicate-effect"}),
+    (
+        "effect of an order that was refused",
+        "1<A4 1@sns/effect 1! 1>f dlq#1",
+        EFFECTING,
+        {"duplicate-effect", "dead-lettered-order"},
+    ),
+    (
+        "effect of an order that was lost",
+        "1<A4 1@sns/effect 1>.",
+        EFFECTING,
+        {"duplicate-effect", "lost-order"},
+    ),
+    ("no effect", "1<A4 1+ 1>p", EFFECTING, {"missing-effect"}),
+    (
+        "effect failed, and nobody cared",
+        "1<A4 1+ 1@sns/effect=failed/reply=failed/fault=throttle 1>p",
+        EFFECTING,
+        {"missing-effect"},
+    ),
+    (
+        "crashed before the effect",
+        "1<A4 1+/reply=unknown/fault=crash-after-call 1>crash 2<#1 2- 2>d",
+        EFFECTING,
+        {"missing-effect"},
+    ),
+    (
+        "effect of another order only",
+        "1<A4,B3 1+/of=A 1+/of=B 1@sns/effect/of=A 1>.",
+        replace(BATCHES, effects=EFFECTS),
+        {"missing-effect"},
+    ),
+    (
+        "refused in the one receive that was given to it",
+        "send#A4 skip#1 skip#1 1<#1 1! 1>f dlq#1",
+        RUN,
+        {"dead-lettered-order"},
+    ),
+    (
+        "refused again after it was moved back",
+        "1<A4 1+ 1>p 2<A4 2- 2>f dlq#2 redrive#2 3<#2/resent 3- 3>f dlq#2/resent",
+        RUN,
+        {"duplicate-failed"},
+    ),
+    (
+        "lost after it was moved back",
+        "1<A4 1!/fault 1>f dlq#1 redrive#1 2<#1/resent 2>.",
+        RUN,
+        {"lost-order"},
+    ),
+    (
+        "stored twice after somebody deleted it",
+        "1<A4 1+ 1>p wipe#1 2<A4 3<A4 2.&3. 2+&3+/before={} 2>p 3>p",
+        RUN,
+        {"double-accept"},
+    ),
+    (
+        "lost beside another that somebody deleted",
+        "1<A4 1+ 1>p wipe#1 2<B4 2>.",
+        RUN,
+        {"lost-order"},
+    ),
+    (
+        "refused although the reply was only slow",
+        "1<A4 1+ 1>p 2<A4 2-/fault=slow 2>f dlq#2",
+        RUN,
+        {"duplicate-failed"},
+    ),
+    (
+        "guard left by a crash, never taken over",
+        f"1<A4 1+{_CLAIM} 1+/any 1r/fault=crash-after-call 1>crash 2<#1 2-{_CLAIM} 2>f dlq#1",
+        RUN,
+        {"stuck-message"},
+    ),
+    (
+        "written again under a guard that expired",
+        f"1<A4 1+{_CLAIM} 1+/any/fault=crash-after-call 1>crash "
+        f"2<#1 2+{_CLAIM} 2+/any 2+{_DONE} 2>p",
+        RUN,
+        {"overwrite"},
+    ),
+]
 
 CLEAN: list[tuple[str, str, RunInfo]] = [
     ("nothing happened", "", RUN),
@@ -374,7 +497,6 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ("two copies at once", "1<A4 2<A4 1.&2. 1+&2- 1>p 2>d", RUN),
     ("a rejection answered before the write that caused it", "1<A4&2<A4 1.&2. 2- 2>d 1+ 1>p", RUN),
     ("all at the same time", "1<A4&2<A4&1+&2-&1>p&2>d", RUN),
-    ("reply lost, then its own rejection", "1<A4 1+/reply=unknown 1- 1>d", RUN),
     ("reply lost, and processed", "1<A4 1+/reply=unknown 1- 1>p", RUN),
     ("reply lost, sent again without a condition", "1<A4 1+/any/reply=unknown 1+/any 1>p", RUN),
     ("unknown, then its own rejection", "1<A4 1? 1- 1>d =A4", RUN),
@@ -586,6 +708,130 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ),
     ("not drained, one copy dead, one open", "1<A4 1! 1>f dlq#1 send#A4", NOT_DRAINED),
 ]
+CLEAN += [
+    ("reply lost, own write recognised", "1<A4 1+/reply=unknown/fault 1- 1>p", RUN),
+    ("reply lost, told by the next one", "1<A4 1+/reply=unknown/fault 1>f 2<#1 2- 2>d", RUN),
+    (
+        "refused by its own attempt, then a call failed",
+        "1<A4 1+/reply=unknown/fault 1- 1!/update/any 1>f 2<#1 2- 2>d",
+        RUN,
+    ),
+    (
+        "refused by its own attempt, then killed",
+        "1<A4 1+/reply=unknown 1- 1>crash 2<#1 2- 2>d",
+        RUN,
+    ),
+    (
+        "two copies in a batch, a reply lost",
+        "1<A4,A4 1+/reply=unknown/fault 1- 1>d",
+        BATCHES,
+    ),
+    (
+        "refused by another's write after a lost reply",
+        "1<A4 1!/reply=unknown/fault 2<A4 2+ 2>p 1- 1>d",
+        RUN,
+    ),
+    (
+        "moved back and acknowledged",
+        "1<A4 1+ 1>p 2<A4 2- 2>f dlq#2 redrive#2 3<#2/resent 3- 3>d",
+        RUN,
+    ),
+    ("moved back and stored", "1<A4 1! 1>f dlq#1 redrive#1 2<#1/resent 2+ 2>p", RUN),
+    ("moved back under its old id", "1<A4 1! 1>f dlq#1 redrive#1 2<#1 2+ 2>p", RUN),
+    ("moved back under a new id twice", "1<A4 1! 1>f aside#1 redrive#1 2<#1/resent 2+ 2>p", RUN),
+    ("moved back, not yet received", "1<A4 1! 1>f dlq#1 redrive#1", NOT_DRAINED),
+    ("poison moved back and refused", "1<X! 1>f dlq#1 redrive#1 2<#1/resent 2>f dlq#1/resent", RUN),
+    ("sent again by the producer", "1<A4 1+ 1>p 2<#1/resent 2- 2>d", RUN),
+    ("never given to the handler", "send#A4 skip#1 skip#1 skip#1 dlq#1", RUN),
+    ("refused, then never given to it again", "1<A4 1! 1>f skip#1 dlq#1", RUN),
+    ("a copy never given to the handler", "1<A4 1+ 1>p send#A4 skip#2 skip#2 skip#2 dlq#2", RUN),
+    ("twice in one batch", "1<A4,#1/same/fault=same-message-twice 1+ 1- 1>p", BATCHES),
+    ("twice in one batch, a duplicate", "1<A4,#1/same/fault=same-message-twice 1+ 1- 1>d", BATCHES),
+    ("again while at work", "1<A4 2<#1/fault=redeliver-during 1+ 2- 2>d 1>p", RUN),
+    ("again after success", "1<A4 1+ 1>p/keep/fault=redeliver-after 2<#1 2- 2>d", RUN),
+    ("deleted by somebody", "1<A4 1+ 1>p wipe#1", RUN),
+    ("deleted by somebody, then stored again", "1<A4 1+ 1>p wipe#1 2<A4 2+ 2>p", RUN),
+    ("deleted twice, stored three times", "1<A4 1+ 1>p wipe#1 2<A4 2+ 2>p wipe#2 3<A4 3+ 3>p", RUN),
+    (
+        "deleted by somebody, then a conflict was stored",
+        "1<A4 1+ 1>p wipe#1 2<A5 2+ 2>p 3<A4 3- 3>f dlq#3",
+        RUN,
+    ),
+    ("deleted by somebody, then a copy failed", "1<A4 1+ 1>p wipe#1 2<A4 2! 2>f dlq#2", RUN),
+    (
+        "deleted by somebody, still known from the guard",
+        "1<A4 1+/on=guard/status=COMPLETED 1+ 1>p wipe#1 2<A4 2-/on=guard 2>d",
+        RUN,
+    ),
+    (
+        "killed by the tester before it answered",
+        "1<A4 1+ 1>crash/fault=crash-before-answer 2<#1 2- 2>d",
+        RUN,
+    ),
+    (
+        "killed by the tester in its last receive",
+        "1<A4 1+ 1>p 2<A4 2- 2>crash/fault=crash-before-answer dlq#2",
+        RUN,
+    ),
+    ("slow until its timeout", "1<A4 1!/fault=slow 1>timeout dlq#1", RUN),
+    ("effect once", "1<A4 1+ 1@sns/effect 1>p 2<A4 2- 2>d", EFFECTING),
+    (
+        "effect refused the second time",
+        "1<A4 1+ 1@sns/effect 1>p 2<A4 2- 2@sns/effect=rejected 2>d",
+        EFFECTING,
+    ),
+    (
+        "effect made up for",
+        "1<A4 1+ 1>crash/fault=crash-before-answer 2<#1 2- 2@sns/effect 2>d",
+        EFFECTING,
+    ),
+    ("effect under another spelling", "1<A4 1+ 1@sns/effect/key=ORDER#A 1>p", EFFECTING),
+    (
+        "effect again after somebody deleted the order",
+        "1<A4 1+ 1@sns/effect 1>p wipe#1 2<A4 2+ 2@sns/effect 2>p",
+        EFFECTING,
+    ),
+    ("no effect for poison", "1<X! 1>f dlq#1", EFFECTING),
+    ("no effect for an order that was never stored", "1<A4 1!/fault 1>f dlq#1", EFFECTING),
+    ("effect of an order that faults kept out", "1<A4 1@sns/effect 1!/fault 1>f dlq#1", EFFECTING),
+    (
+        "effect still to come from the dead-letter queue",
+        "1<A4 1+ 1@sns/effect=failed/reply=failed/fault=throttle 1>f dlq#1",
+        EFFECTING,
+    ),
+    ("killed before the effect", "1<A4 1+", replace(KILLED, effects=EFFECTS)),
+    (
+        "not drained before the effect",
+        "1<A4 1+ 1!/update/any 1>f",
+        replace(NOT_DRAINED, effects=EFFECTS),
+    ),
+    # a guard beside an unconditional write
+    (
+        "guard in progress, then completed",
+        f"1<A4 1+{_CLAIM} 1+/any 1+{_DONE} 1>p 2<A4 2-{_CLAIM} 2>d",
+        RUN,
+    ),
+    (
+        "guard refuses while in progress",
+        f"1<A4 1+{_CLAIM} 2<A4 2-{_CLAIM} 2>f 1+/any 1+{_DONE} 1>p 3<#2 3-{_CLAIM} 3>d",
+        RUN,
+    ),
+    (
+        "guard deleted after a failure",
+        f"1<A4 1+{_CLAIM} 1!/any 1+/on=guard/delete 1>f 2<#1 2+{_CLAIM} 2+/any 2+{_DONE} 2>p",
+        RUN,
+    ),
+    (
+        "guard expired before the order was written",
+        f"1<A4 1+{_CLAIM}/fault=crash-after-call 1>crash 2<#1 2+{_CLAIM} 2+/any 2+{_DONE} 2>p",
+        RUN,
+    ),
+    (
+        "guard in progress where nothing tells it from a completed one",
+        "1<A4 1+/on=guard/status=INPROGRESS 1+/any 1>p",
+        replace(RUN, tables=(TABLE_INFOS[0], TableInfo("guard", TableRole.GUARD, "id"))),
+    ),
+]
 
 
 def correct_run(rng: Random) -> list[str]:
@@ -632,7 +878,8 @@ def correct_run(rng: Random) -> list[str]:
                     end = "crash"
                     yield f"{number}r/fault"
                 elif stored[key] == text:
-                    end, deleted = "d" if rejected else "p", rng.random() < 0.9
+                    # It recognises what an attempt of its own has written.
+                    end, deleted = "d" if rejected and not lost else "p", rng.random() < 0.9
         yield f"{number}>{end}" + ("/keep" if end in "pd" and not deleted else "")
         if deleted:
             return

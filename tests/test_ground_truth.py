@@ -58,7 +58,7 @@ def test_every_plant_is_found_also_beside_another() -> None:
     used: Counter[str] = Counter()
     kinds: set[FindingKind] = set()
     for report in (True, False):
-        setup = Setup(batch_size=3 if report else 1, report_failures=report)
+        setup = Setup(3 if report else 1, report_failures=report, effects=True)
         planted = evidence_set(1, setup, 250, PLANTS, share=1)
         assert score(planted).faults == []
         used += planted.planted

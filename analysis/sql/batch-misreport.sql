@@ -4,7 +4,7 @@
 -- tried for it failed (no write of its order was accepted, rejected or left unknown, nothing
 -- was read, no guard answered). Wrongly reported: the message was reported failed although
 -- this invocation inserted its order, with its details, and was told so, and no other call
--- failed that could have belonged to it; where the handler raised, only in a batch of several
+-- failed that could have belonged to it and no fault struck it; where the handler raised, only in a batch of several
 -- messages with batch item failures switched on, since else raising is the only way to report.
 -- Reported in vain: the answer names the message in `batchItemFailures`, which the mapping
 -- of this run is not set to read, and the message was deleted.
@@ -47,11 +47,10 @@ WITH tried AS (
             SELECT count(*) FROM handled z WHERE z.invocation_id = h.invocation_id) > 1))
 ), failing AS (
     -- Calls that did not succeed, by the order they were for; NULL: for none in particular.
-    SELECT c.invocation_id, w.order_no, c.decision <> 'accepted' AS failed,
-        c.fault IS NOT NULL AS faulted
+    SELECT c.invocation_id, w.order_no
     FROM (FROM calls SEMI JOIN denied USING (invocation_id)) c
     LEFT JOIN writes w ON w.call_id = c.call_id AND w.role = 'orders'
-    WHERE c.decision <> 'accepted' OR c.fault IS NOT NULL
+    WHERE c.decision <> 'accepted'
 ), named AS (
     SELECT invocation_id, unnest(CASE WHEN json_valid(response) THEN
         json_extract_string(response, '$.batchItemFailures[*].itemIdentifier') END)
@@ -69,8 +68,8 @@ WITH tried AS (
     FROM denied d
     WHERE NOT EXISTS (
         SELECT 1 FROM failing x WHERE x.invocation_id = d.invocation_id
-            AND (x.faulted OR (x.failed AND (x.order_no IS NULL OR x.order_no = d.order_no)))
-    )
+            AND (x.order_no IS NULL OR x.order_no = d.order_no)
+    ) AND d.invocation_id NOT IN (FROM struck)
     UNION ALL
     SELECT h.order_no, h.message_no, h.invocation_id, NULL,
         'was deleted, although the handler named it in batchItemFailures'

@@ -1,6 +1,7 @@
 -- A valid order is in the dead-letter queue and nothing of it was stored: every message of
 -- the order is settled, and at least one that is dead was refused by the handler itself,
--- in an invocation that met no injected fault.
+-- in an invocation that no fault kept from its work. Receives that were spent without a run
+-- are not the handler's word.
 SELECT s.order_key, o.message_nos, o.invocation_ids, [] AS call_ids, [] AS flags,
     len(o.message_nos) AS messages
 FROM outcomes o JOIN orders s USING (order_no)

@@ -6,19 +6,22 @@
 -- items are reported as wrong-key besides). Several items inserted by one invocation are one
 -- work. An insert that the same invocation deleted again is undone and does not count.
 -- Flag `resurrected`: an accepted delete of one of the order's items explains that it could
--- be inserted again.
+-- be inserted again. When somebody else deleted the item (the fault item-deleted), one more
+-- insert is right for each time.
 WITH several AS (
     SELECT order_no FROM inserts WHERE order_no IS NOT NULL AND NOT poison
     GROUP BY order_no HAVING count(*) > 1
 ), found AS MATERIALIZED (
     SELECT * FROM inserts SEMI JOIN several USING (order_no) WHERE NOT poison
+), wiped AS (
+    SELECT order_no, count(*) AS times FROM wipes WHERE complete GROUP BY order_no
 ), doubled AS (
     SELECT order_no, list_sort(list(DISTINCT invocation_id)) AS invocation_ids,
         list_sort(list(DISTINCT call_id)) AS call_ids,
         count(*) AS inserts, count(DISTINCT place_no) AS items
-    FROM found GROUP BY order_no
-    HAVING count(*) > count(DISTINCT place_no)
-        OR count(DISTINCT coalesce(invocation_id, -call_id)) > 1
+    FROM found LEFT JOIN wiped USING (order_no) GROUP BY order_no
+    HAVING count(*) > count(DISTINCT place_no) + coalesce(any_value(times), 0)
+        OR count(DISTINCT coalesce(invocation_id, -call_id)) > 1 + coalesce(any_value(times), 0)
 )
 SELECT o.order_key,
     coalesce((
@@ -30,6 +33,7 @@ SELECT o.order_key,
     CASE WHEN d.order_no IN (
         SELECT order_no FROM writes
         WHERE role = 'orders' AND action = 'delete' AND decision = 'accepted'
+            AND call_id NOT IN (SELECT call_id FROM wipes)
     ) THEN ['resurrected'] ELSE [] END AS flags,
     d.inserts, d.items
 FROM doubled d JOIN orders o USING (order_no)

@@ -4,13 +4,15 @@
 --
 -- A copy refused while the first was still at work and acknowledged later is a retry, not a
 -- finding. A message that was not refused by the handler (the last receive was never given
--- to it, only the delete failed, or a fault was injected) says nothing about the handler.
+-- to it, only the delete failed, or a fault struck it) says nothing about the handler; nor
+-- does one whose order somebody else had deleted.
 WITH refused AS MATERIALIZED (
     SELECT f.*, v.details, s.stored_at, s.call_id
     FROM fates f
     JOIN variants v USING (variant_no)
     JOIN stored s ON s.order_no = f.order_no AND s.details = v.details
     WHERE f.fate IN ('dead_lettered', 'set_aside') AND NOT f.poison AND f.refused
+        AND f.order_no NOT IN (SELECT order_no FROM wipes WHERE order_no IS NOT NULL)
 ), shown AS (
     SELECT DISTINCT c.invocation_id, details(i.before) AS details
     FROM (

@@ -4,12 +4,13 @@
 -- are concurrent and not reported.
 --
 -- A write made outside any invocation belongs to work left running after an answer: it is
--- held against the messages of its order that were deleted before it was answered.
+-- held against the messages of its order that were deleted before it was answered. What
+-- somebody else did (the fault item-deleted) is nobody's work.
 WITH settled AS MATERIALIZED (
     SELECT invocation_id, order_no, max(over_at) AS over_at, arg_max(call_id, over_at) AS call_id
     FROM writes
     WHERE role = 'orders' AND decision = 'accepted' AND answered_at IS NOT NULL
-        AND order_no IS NOT NULL
+        AND order_no IS NOT NULL AND call_id NOT IN (SELECT call_id FROM wipes)
     GROUP BY ALL
 ), late AS (
     SELECT * FROM settled WHERE invocation_id IS NOT NULL

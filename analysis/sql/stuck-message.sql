@@ -2,9 +2,9 @@
 -- and it was neither deleted nor moved to the dead-letter queue. Or all messages of an order
 -- are settled and a claim is still one: an item that its table's `complete_when` does not
 -- count as done (tables of role orders and guard). A claim that may be held by an invocation
--- that met an injected fault (the last accepted writer, or any of which it is not known) is
--- left behind only if the handler had a chance to take it over: an invocation of the order
--- that met no fault began after that one had ended.
+-- that a fault struck (the last accepted writer, or any of which it is not known) is left
+-- behind only if the handler had a chance to take it over: an invocation of the order that no
+-- fault struck began after that one had ended.
 --
 -- A guard's key need not tell the order. It may be any one that all invocations which wrote
 -- to it were given; what is said must then be true of each of them.
@@ -32,19 +32,17 @@ WITH claims AS MATERIALIZED (
     HAVING count(*) = (
         SELECT count(DISTINCT x.invocation_id) FROM writers x WHERE x.place_no = w.place_no
     )
-), faulted AS (
-    SELECT DISTINCT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
 ), held AS (
     SELECT c.place_no, max(coalesce(i.ended_at, 9223372036854775807)) AS ended_at
     FROM claims c
     JOIN writes w ON w.place_no = c.place_no
         AND (w.decision = 'unknown' OR w.invocation_id = c.invocation_id)
-    JOIN faulted x ON x.invocation_id = w.invocation_id
+    JOIN struck x ON x.invocation_id = w.invocation_id
     JOIN invocations i ON i.invocation_id = w.invocation_id
     GROUP BY c.place_no
 ), chances AS (
     SELECT h.order_no, max(i.started_at) AS last_at
-    FROM (FROM handled SEMI JOIN owners USING (order_no) ANTI JOIN faulted USING (invocation_id)) h
+    FROM (FROM handled SEMI JOIN owners USING (order_no) ANTI JOIN struck USING (invocation_id)) h
     JOIN invocations i USING (invocation_id)
     GROUP BY h.order_no
 ), left_claims AS MATERIALIZED (

@@ -8,6 +8,24 @@
 -- Times are compared as closed intervals: A came before B only when A's end is earlier than
 -- B's start. Equal times are concurrent.
 
+-- Faults ------------------------------------------------------------------------------
+-- Invocations that a fault kept from their work: a call failed or was not answered, or the
+-- process was killed. What such a one did not do is never held against the handler.
+--
+-- Faults that leave it all it needs (a new process, another clock, a message that comes again
+-- or late, an acknowledgement that failed) excuse nothing, and a slow reply only where the
+-- run then ended at its timeout.
+CREATE TABLE struck AS
+SELECT DISTINCT invocation_id FROM (
+    SELECT invocation_id, split_part(fault, ':', 1) AS name FROM calls WHERE fault IS NOT NULL
+    UNION SELECT invocation_id, name FROM faults
+) f LEFT JOIN invocations i USING (invocation_id)
+WHERE invocation_id IS NOT NULL AND CASE name
+    WHEN 'slow' THEN coalesce(i.outcome = 'timed_out', false)
+    ELSE name NOT IN ('cold-start', 'freeze', 'clock', 'redeliver-during', 'redeliver-after',
+        'same-message-twice', 'short-visibility', 'out-of-order', 'long-delay', 'delete-fails',
+        'receive-without-run', 'item-deleted', 'redrive', 'resend') END;
+
 -- Places ------------------------------------------------------------------------------
 -- Where items are or were, by primary key, with what stood there before and after the run
 -- (NULL: nothing, or not read). `partition_no` and `sort_no`: the order whose key it bears.
@@ -154,6 +172,22 @@ FROM touched t
 LEFT JOIN attribution a USING (call_id, place_no)
 WHERE t.role IN ('orders', 'guard');
 
+-- Items that somebody else deleted: the fault item-deleted, a call of no invocation. `order_no`:
+-- the order it was meant for. The order can then rightly be gone, or be stored once more.
+CREATE TABLE wipes AS
+SELECT w.call_id, w.place_no, coalesce(p.order_no, w.order_no) AS order_no,
+    coalesce(w.complete_before, false) AS complete
+FROM writes w
+SEMI JOIN (
+    SELECT call_id FROM calls WHERE invocation_id IS NULL AND fault = 'item-deleted'
+) t USING (call_id)
+LEFT JOIN (
+    SELECT call_id, min(message_no) AS message_no FROM faults
+    WHERE name = 'item-deleted' AND call_id IS NOT NULL GROUP BY call_id
+) f USING (call_id)
+LEFT JOIN planned p USING (message_no)
+WHERE w.role = 'orders' AND w.decision = 'accepted' AND w.action = 'delete';
+
 -- An insert gives an order its result: accepted, nothing complete before it. One that the
 -- same invocation deleted again (compensation) is undone and does not count.
 CREATE TABLE inserts AS
@@ -188,7 +222,9 @@ LEFT JOIN orders o ON o.order_no = coalesce(e.partition_no, e.sort_no)
 WHERE e.item_after IS NOT NULL AND e.role IN ('orders', 'guard') AND (SELECT ended FROM facts);
 
 -- The details stored first are the order's: every message with them is a copy, every other
--- one a conflict. Details that no message carries make a phantom-write, not an order.
+-- one a conflict. Details that no message carries make a phantom-write, not an order. Of an
+-- order that somebody deleted and that has conflicting messages it cannot be said: any of
+-- them may rightly have been stored next.
 CREATE TABLE stored AS
 WITH images AS (
     SELECT order_no, details_after AS details, over_at AS stored_at, call_id FROM inserts
@@ -199,17 +235,22 @@ WITH images AS (
 )
 SELECT order_no, details, stored_at, call_id FROM images
 SEMI JOIN variants USING (order_no, details)
+ANTI JOIN (
+    SELECT order_no FROM variants SEMI JOIN wipes USING (order_no)
+    GROUP BY order_no HAVING count(*) > 1
+) uncertain USING (order_no)
 QUALIFY row_number() OVER (PARTITION BY order_no ORDER BY stored_at, call_id, details) = 1;
 
 -- Fates --------------------------------------------------------------------------------
 -- One row per physical message, judged by its last fate: deleted, dead_lettered, set_aside
 -- (deleted, and the handler put a message with the same body into the dead-letter queue, for
 -- which it must have called SQS) or open. A delete holds unless the message was received
--- again after it.
+-- again after it. A dead letter that was moved back (the fault redrive) is none any more: what
+-- comes of the message under its new id counts, and until that is received it is open.
 --
 -- `refused`: the handler's own last word was no, and not for want of a chance. Not so when the
 -- message was received but never given to it, when only the delete failed or came after the
--- queue had moved the message, when the invocation met an injected fault, or when it was
+-- queue had moved the message, when the invocation was struck by a fault, or when it was
 -- shown a claim that was still in progress.
 --
 -- Most messages are `quiet`. Only the others (`eventful`) need a search.
@@ -218,6 +259,7 @@ QUALIFY row_number() OVER (PARTITION BY order_no ORDER BY stored_at, call_id, de
 CREATE TABLE told AS
 SELECT DISTINCT d.message_no, d.sqs_message_id FROM deliveries d
 JOIN calls c USING (invocation_id)
+ANTI JOIN effects e ON e.call_id = c.call_id  -- which sends a message of another kind
 WHERE c.service = 'sqs' AND c.decision IN ('accepted', 'unknown');
 
 CREATE TABLE eventful AS
@@ -233,7 +275,7 @@ SELECT message_no FROM deliveries SEMI JOIN (
 
 CREATE TABLE eventful_fates AS
 WITH hindered AS (
-    SELECT invocation_id FROM calls WHERE fault IS NOT NULL AND invocation_id IS NOT NULL
+    FROM struck
     UNION
     SELECT c.invocation_id FROM (
         SELECT i.call_id FROM call_items i JOIN run_tables t USING (resource)
@@ -243,8 +285,9 @@ WITH hindered AS (
     ) JOIN calls c USING (call_id)
     WHERE c.invocation_id IS NOT NULL
 ), received AS (
-    SELECT d.sqs_message_id, min(d.message_no) AS message_no, max(d.receive_count) AS receives,
-        max(d.received_at) AS received_at, max(d.delivery_id) AS last_delivery_id,
+    SELECT d.sqs_message_id, min(d.message_no) AS message_no, 
+        arg_max(d.receive_count, d.delivery_id) AS receives,
+        min(d.received_at) AS first_at, max(d.received_at) AS received_at, max(d.delivery_id) AS last_delivery_id,
         max(a.acked_at) FILTER (a.outcome = 'deleted') AS deleted_at,
         max(d.received_at) FILTER (a.outcome IS DISTINCT FROM 'deleted') AS kept_at
     FROM (
@@ -254,18 +297,42 @@ WITH hindered AS (
 ), physical AS (
     SELECT * FROM received
     UNION ALL
-    SELECT sqs_message_id, message_no, 0, NULL, NULL, NULL, NULL
+    SELECT sqs_message_id, message_no, 0, NULL, NULL, NULL, NULL, NULL
     FROM (FROM messages SEMI JOIN eventful USING (message_no)) m
     WHERE accepted_at IS NOT NULL AND NOT EXISTS (
         SELECT 1 FROM received r WHERE r.sqs_message_id = m.sqs_message_id
     )
-), dead AS (
+), letters AS (
     SELECT d.sqs_message_id, min(d.message_no) AS message_no, max(d.received_at) AS dead_at,
         bool_and(p.sqs_message_id IS NULL) AS is_foreign
     FROM deliveries d LEFT JOIN physical p USING (sqs_message_id)
     WHERE d.queue = 'dlq' GROUP BY d.sqs_message_id
+), redriven AS (
+    -- Which letter: that of the delivery it names, else all of its message, else all.
+    SELECT d.sqs_message_id, CASE WHEN d.sqs_message_id IS NULL THEN f.message_no END AS message_no,
+        max(f."at") AS redriven_at
+    FROM faults f LEFT JOIN deliveries d ON d.delivery_id = f.delivery_id AND d.queue = 'dlq'
+    WHERE f.name = 'redrive' GROUP BY ALL
+), dead AS (
+    SELECT l.*, coalesce(greatest(r.redriven_at, m.redriven_at, (
+        SELECT max(redriven_at) FROM redriven WHERE message_no IS NULL AND sqs_message_id IS NULL
+    )) >= l.dead_at, false) AS moved
+    FROM letters l
+    LEFT JOIN redriven r ON r.sqs_message_id = l.sqs_message_id
+    LEFT JOIN redriven m ON m.message_no = l.message_no
+), superseded AS (
+    -- The old ids of what was received again under a new one.
+    SELECT p.sqs_message_id FROM physical p
+    JOIN (
+        SELECT message_no, max(dead_at) AS dead_at FROM dead WHERE moved GROUP BY message_no
+    ) d USING (message_no)
+    JOIN (SELECT message_no, max(first_at) AS last_at FROM received GROUP BY message_no) n
+        USING (message_no)
+    WHERE coalesce(p.received_at <= d.dead_at, true) AND n.last_at > d.dead_at
+        AND (p.sqs_message_id IN (SELECT sqs_message_id FROM dead WHERE moved)
+            OR p.message_no IN (SELECT message_no FROM dead WHERE moved AND is_foreign))
 ), renamed AS (
-    SELECT message_no FROM dead WHERE is_foreign
+    SELECT message_no, moved FROM dead WHERE is_foreign
 ), same_body AS (
     SELECT message_no FROM messages SEMI JOIN told USING (message_no) WHERE body IN (
         SELECT body FROM messages SEMI JOIN renamed USING (message_no)
@@ -277,7 +344,7 @@ SELECT p.message_no, p.sqs_message_id, l.order_no, l.variant_no, l.poison,
         AND (a.outcome = 'returned' OR (a.outcome = 'deleted' AND d.dead_at IS NULL))
         AND v.invocation_id NOT IN (SELECT invocation_id FROM hindered) AS refused,
     CASE
-        WHEN d.dead_at IS NOT NULL AND d.dead_at >= coalesce(p.received_at, d.dead_at)
+        WHEN NOT d.moved AND d.dead_at >= coalesce(p.received_at, d.dead_at)
             THEN 'dead_lettered'
         WHEN p.deleted_at IS NOT NULL AND coalesce(p.kept_at <= p.deleted_at, true) THEN CASE
             WHEN p.sqs_message_id NOT IN (SELECT sqs_message_id FROM told) THEN 'deleted'
@@ -286,7 +353,8 @@ SELECT p.message_no, p.sqs_message_id, l.order_no, l.variant_no, l.poison,
             WHEN NOT (SELECT ended FROM facts) THEN 'open'
             ELSE 'deleted' END
         -- A queue that gives a redriven message a new id.
-        WHEN p.message_no IN (SELECT message_no FROM renamed) THEN 'dead_lettered'
+        WHEN p.message_no IN (SELECT message_no FROM renamed WHERE NOT moved)
+            THEN 'dead_lettered'
         ELSE 'open'
     END AS fate
 FROM physical p
@@ -294,7 +362,8 @@ JOIN planned l USING (message_no)
 LEFT JOIN dead d USING (sqs_message_id)
 LEFT JOIN (SELECT * FROM deliveries SEMI JOIN eventful USING (message_no)) v
     ON v.delivery_id = p.last_delivery_id
-LEFT JOIN acks a ON a.delivery_id = p.last_delivery_id;
+LEFT JOIN acks a ON a.delivery_id = p.last_delivery_id
+WHERE p.sqs_message_id NOT IN (FROM superseded);
 
 -- `sqs_message_id` is NULL where the message is only one.
 CREATE VIEW fates AS
@@ -305,7 +374,8 @@ FROM handled ANTI JOIN eventful USING (message_no)
 UNION ALL
 FROM eventful_fates;
 
--- One row per order that the queue accepted and of which no item is there at the end.
+-- One row per order that the queue accepted and of which no item is there at the end, though
+-- nobody else deleted it.
 CREATE TABLE outcomes AS
 SELECT f.order_no, bool_and(f.fate <> 'open') AS settled,
     bool_or(f.fate IN ('dead_lettered', 'set_aside')) AS dead_lettered,
@@ -315,9 +385,60 @@ SELECT f.order_no, bool_and(f.fate <> 'open') AS settled,
 FROM fates f
 SEMI JOIN (
     FROM orders ANTI JOIN (FROM finals WHERE role = 'orders') i USING (order_no)
+    ANTI JOIN wipes USING (order_no)
     WHERE (SELECT ended FROM facts)
 ) o USING (order_no)
 WHERE NOT f.poison GROUP BY f.order_no;
+
+-- Effects ------------------------------------------------------------------------------
+-- Declared side effects that happened or may have, by order: the one that the request names;
+-- else the one whose key is part of what it names, or the only one, of those that the
+-- invocation was given.
+CREATE TABLE effected AS
+WITH asked AS MATERIALIZED (
+    SELECT e.*, c.invocation_id, o.order_no AS named_no
+    FROM (FROM effects WHERE decision IN ('accepted', 'unknown')) e
+    JOIN calls c USING (call_id)
+    LEFT JOIN orders o ON same_key(o.order_key) = same_key(e.order_key)
+), given AS (
+    SELECT w.*, o.order_key AS given_key,
+        count(*) OVER (PARTITION BY w.invocation_id) = 1 AS alone
+    FROM (
+        SELECT DISTINCT invocation_id, order_no FROM handled
+        SEMI JOIN (FROM asked WHERE named_no IS NULL) odd USING (invocation_id)
+    ) w JOIN orders o USING (order_no)
+)
+SELECT a.call_id, a.effect, a.position, any_value(a.decision) AS decision,
+    any_value(a.invocation_id) AS invocation_id,
+    coalesce(any_value(a.named_no), arg_max(g.order_no, (
+        contains(a.order_key, g.given_key), length(g.given_key)
+    )) FILTER (g.alone OR contains(a.order_key, g.given_key))) AS order_no
+FROM asked a LEFT JOIN given g ON g.invocation_id = a.invocation_id AND a.named_no IS NULL
+GROUP BY a.call_id, a.effect, a.position;
+
+-- Effects that are owed and cannot come any more: of orders that this run stored and of which
+-- all messages are settled. None is owed once somebody else deleted the item, nor while a
+-- message with the stored details is in the dead-letter queue because of a fault, or of
+-- receives without a run: moved back, it can still bring the effect about.
+CREATE TABLE missing_effects AS
+WITH owing AS (
+    SELECT DISTINCT order_no FROM finals
+    WHERE role = 'orders' AND complete AND NOT poison AND item_before IS NULL
+        AND order_no IS NOT NULL AND EXISTS (FROM run_effects)
+), owed AS (
+    SELECT o.order_no, e.effect FROM owing o
+    ANTI JOIN wipes USING (order_no)
+    CROSS JOIN run_effects e
+)
+SELECT order_no, effect FROM owed ANTI JOIN effected USING (order_no, effect)
+WHERE order_no IN (
+    SELECT f.order_no FROM (FROM fates SEMI JOIN owed USING (order_no)) f
+    JOIN variants v USING (variant_no)
+    LEFT JOIN stored s ON s.order_no = f.order_no AND s.details = v.details
+    GROUP BY f.order_no
+    HAVING bool_and(f.fate <> 'open') AND NOT bool_or(s.order_no IS NOT NULL
+        AND f.fate IN ('dead_lettered', 'set_aside') AND NOT f.refused)
+);
 
 -- The chain of images of one item ------------------------------------------------------
 -- Accepted writes lead from the first image to the final one. In such a walk the final
@@ -346,7 +467,8 @@ HAVING count(*) FILTER (w.decision = 'accepted') > 0
 -- An unknown write that can only insert is settled by the final items: if the item is there
 -- some insert made it, if not none did, and it can have replaced nothing. Any other one is
 -- settled when its image is known and was never seen, neither before an accepted write nor
--- at the end: then it did not happen.
+-- at the end: then it did not happen. An effect of which it is not known whether it happened
+-- is one too many or the one that was owed, unless it had happened twice already.
 CREATE TABLE unresolved AS
 WITH deletes AS (
     SELECT DISTINCT place_no FROM writes
@@ -367,22 +489,31 @@ WITH deletes AS (
 ), blind AS (
     SELECT DISTINCT place_no FROM writes WHERE decision = 'accepted' AND NOT before_known
 )
-SELECT u.question, u.call_id, coalesce(e.resource, u.resource) AS resource, e.item_key
+SELECT u.question, u.call_id, coalesce(e.resource, u.resource) AS resource,
+    coalesce(e.item_key, u.item_key) AS item_key
 FROM (
-    SELECT 'unknown-write' AS question, q.call_id, q.place_no, NULL AS resource FROM questions q
+    SELECT 'unknown-write' AS question, q.call_id, q.place_no, NULL AS resource, NULL AS item_key
+    FROM questions q
     LEFT JOIN blind b USING (place_no)
     JOIN images_there i ON i.call_id = q.call_id AND i.place_no = q.place_no
     LEFT JOIN seen s ON s.place_no = q.place_no AND s.image = i.after
     WHERE NOT coalesce((SELECT ended FROM facts) AND q.action <> 'delete' AND q.after_known
         AND s.place_no IS NULL AND b.place_no IS NULL, false)
     UNION ALL
-    SELECT 'unknown-before', call_id, place_no, NULL FROM writes
+    SELECT 'unknown-before', call_id, place_no, NULL, NULL FROM writes
     WHERE role = 'orders' AND decision = 'accepted' AND action <> 'delete' AND NOT before_known
     UNION ALL
-    SELECT 'unrecorded-item', NULL, place_no, NULL FROM finals
+    SELECT 'unrecorded-item', NULL, place_no, NULL, NULL FROM finals
     WHERE role = 'orders' AND NOT written AND item_before IS NULL
     UNION ALL
-    SELECT 'unread-call', c.call_id, NULL, c.resource FROM calls c
+    SELECT 'unknown-effect', min(call_id), NULL, any_value(r.name),
+        coalesce(any_value(o.order_key), '')
+    FROM effected JOIN run_effects r USING (effect) LEFT JOIN orders o USING (order_no)
+    GROUP BY order_no, effect
+    HAVING count(*) FILTER (decision = 'unknown') > 0
+        AND count(*) FILTER (decision = 'accepted') < 2
+    UNION ALL
+    SELECT 'unread-call', c.call_id, NULL, c.resource, NULL FROM calls c
     WHERE c.service = 'dynamodb' AND c.decision IN ('accepted', 'unknown')
         AND c.operation IN ('PutItem', 'UpdateItem', 'DeleteItem', 'BatchWriteItem',
             'TransactWriteItems', 'ExecuteStatement', 'BatchExecuteStatement', 'ExecuteTransaction')

@@ -1,0 +1,18 @@
+-- The order is stored, all its messages are settled, and a side effect that is owed for it
+-- never happened: no call for it was accepted, and none is unknown. Nothing will come again
+-- that could bring it about. Which effects are missing is worked out in views.sql.
+SELECT o.order_key,
+    (SELECT list_sort(list(DISTINCT p.message_no)) FROM fates p WHERE p.order_no = m.order_no)
+        AS message_nos,
+    coalesce((
+        SELECT list_sort(list(DISTINCT h.invocation_id)) FROM handled h
+        WHERE h.order_no = m.order_no
+    ), []) AS invocation_ids,
+    coalesce((
+        SELECT list_sort(list(DISTINCT e.call_id)) FROM effected e
+        WHERE e.order_no = m.order_no AND e.effect = m.effect
+    ), []) AS call_ids,
+    [] AS flags, r.name AS effect
+FROM missing_effects m
+JOIN run_effects r USING (effect)
+JOIN orders o USING (order_no)

@@ -29,13 +29,14 @@ from analysis.store import finish_evidence, load_run
 from analysis.text import count
 from analysis.verdict import CONTROL_DIRECTORY, judge, write_verdict
 from consumer.clock import Clock
+from consumer.faults import FaultRule
 from consumer.injector import Injector
 from loadtest import __version__
 from loadtest.config import Settings, real_effects
 from loadtest.control import control_settings
 from loadtest.doctor import Level, examine, examine_run
 from loadtest.event_loop import run_in_loop
-from loadtest.fault_rules import rule_info
+from loadtest.fault_rules import rule_info, rule_text
 from loadtest.plan import Plan, make_plan
 from loadtest.stage import Stage, table_infos
 from loadtest.terminal import Reporter, Snapshot
@@ -132,7 +133,7 @@ def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list
     """The resolved plan, as it is printed before the start."""
     load, queue = settings.load, settings.queue
     rate = "as fast as possible" if load.rate_per_s is None else f"{load.rate_per_s:g} a second"
-    rules = [rule_info(rule).text for rule in settings.faults.rules]
+    rules = [rule_text(rule) for rule in settings.faults.rules]
     effects = [f"{effect.name}, one an order by {effect.key}" for effect in settings.effects]
     lines = [
         ("handler", f"{settings.handler.handler} in {settings.handler.code}"),
@@ -354,7 +355,7 @@ async def flood(
             reporter.phase("flooding")
             await _carry_out(stage, settings, plan, stops, clock, reporter)
             await stage.finish()
-            for text in never_fired(settings, stage.injector):
+            for text in what_fired(settings.faults.rules, stage.injector):
                 reporter.phase(text)
             ended = finished(info, stage, _status(stage, stops), clock)
             return replace(ended, left_over=tuple(_left_over(stage, plan)))
@@ -398,20 +399,25 @@ def finished(info: RunInfo, stage: Stage, status: RunStatus, clock: Clock) -> Ru
     )
 
 
-def never_fired(settings: Settings, injector: Injector) -> Sequence[str]:
-    """One sentence for each fault rule that was never carried out."""
+def what_fired(asked: Sequence[FaultRule], injector: Injector) -> Sequence[str]:
+    """One sentence for each fault rule: how often it was carried out, or why it never was."""
+    rules = list(enumerate(asked, 1))
     said = []
-    for number, rule in enumerate(settings.faults.rules, 1):
-        if injector.fired[number]:
-            continue
-        places = injector.opportunities[number]
-        if not places:
-            why = f"no {rule.about.where} of this run matched it"
+    if len(rules) > _LISTED:
+        total, struck = injector.fired.total(), len(+injector.fired)
+        said.append(f"{count(total, 'fault')} fired, by {struck} of {len(rules)} rules")
+        rules = [(number, rule) for number, rule in rules if not injector.fired[number]]
+    for number, rule in rules[:_LISTED]:
+        fired, places = injector.fired[number], injector.opportunities[number]
+        if fired:
+            how = f"fired {count(fired, 'time')}, {count(places, 'place')} matched"
+        elif places:
+            how = f"never fired: {count(places, 'place')} matched, and at none was it carried out"
         else:
-            why = f"{count(places, 'place')} matched it, and at none was it carried out"
-        said.append(f"fault {rule_info(rule).text} never fired: {why}")
-    if len(said) > _LISTED:
-        said[_LISTED:] = [f"and {len(said) - _LISTED} more fault rules never fired"]
+            how = f"never fired: no {rule.about.where} of this run matched"
+        said.append(f"fault {rule_text(rule)} {how}")
+    if len(rules) > _LISTED:
+        said.append(f"and {len(rules) - _LISTED} more fault rules never fired")
     return said
 
 

@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 
 from analysis.errors import UsageError
 from analysis.schema import Fault, FaultRuleInfo, MessageKind, RunInfo
+from consumer.clock import HostClock
 from consumer.faults import KINDS, FaultName, FaultPlan, FaultRule, Place, Where
+from consumer.injector import Injector
+from consumer.recorder import Recorder
 from loadtest.config import FaultFlags, load_settings
 from loadtest.fault_rules import FILTERS, may_last, real_rules, rule_info, rule_text
+from loadtest.run import what_fired
 from tests.cli import loadtest, only_run
 from tests.histories import RUN, write_rows
 
@@ -533,3 +537,44 @@ def test_the_list_on_a_terminal_is_a_table(tmp_path: Path, monkeypatch: pytest.M
     assert "each strikes one acknowledgement" in ended.out
     assert all(name in ended.out for name in FaultName)
     assert max(map(len, ended.out.splitlines())) < 160
+
+
+# --- what is said of it -----------------------------------------------------------------
+
+
+def carried_out(cwd: Path, rules: Iterable[FaultRule], places: int, fired: int) -> list[str]:
+    """What the end of a run says when each call of this many messages was struck, and the
+    fault carried out at the first ones."""
+    plan = FaultPlan(tuple(rules))
+    recorder = Recorder(cwd / "evidence")
+    injector = Injector(plan, recorder, HostClock())
+    for number in range(1, places + 1):
+        strike = injector.strike(Where.DELIVERY, FaultName.OUT_OF_ORDER, message_no=number)
+        if strike is not None and number <= fired:
+            injector.fire(strike)
+    recorder.close()
+    return list(what_fired(plan.rules, injector))
+
+
+@pytest.mark.parametrize(
+    ("places", "fired", "said"),
+    [
+        (3, 2, "fired 2 times, 3 places matched"),
+        (1, 0, "never fired: 1 place matched, and at none was it carried out"),
+        (0, 0, "never fired: no delivery of this run matched"),
+    ],
+)
+def test_the_end_of_a_run_says_what_fired(
+    tmp_path: Path, places: int, fired: int, said: str
+) -> None:
+    rules = [FaultRule(FaultName.OUT_OF_ORDER)]
+    assert carried_out(tmp_path, rules, places, fired) == [f"fault out-of-order {said}"]
+
+
+def test_of_many_rules_only_those_that_never_fired_are_named(tmp_path: Path) -> None:
+    rules = [FaultRule(FaultName.OUT_OF_ORDER, message=number) for number in range(1, 31)]
+    said = carried_out(tmp_path, rules, places=7, fired=7)
+    assert said[0] == "7 faults fired, by 7 of 30 rules"
+    assert said[1].startswith("fault out-of-order message=8 never fired: ")
+    assert len(said) == 22
+    assert said[-1] == "and 3 more fault rules never fired"

@@ -95,7 +95,7 @@ def _table(outcomes: list[Outcome]) -> Table:
     table.add_column("first", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("twin")
-    table.add_column("fault")
+    table.add_column("fault", overflow="fold")
     for kind, group in groupby(sorted(outcomes, key=_kind_order), key=lambda one: one.kind):
         table.add_row(Text(kind, "bold"))
         for outcome in group:

@@ -244,7 +244,15 @@ PLANTED: tuple[Planted, ...] = (
         ("F1", "S8"),
         ("duplicate-effect",),
         settings=_second_table(
-            "totals", "UpdateItem", faults={"lost-reply": {"receive": 1, "every": 2}}
+            "totals",
+            "UpdateItem",
+            # The bug's addition, and its twin's.
+            faults={
+                "lost-reply": [
+                    {"operation": "UpdateItem", "receive": 1, "every": 2},
+                    {"operation": "TransactWriteItems", "receive": 1, "every": 2},
+                ]
+            },
         ),
     ),
     Planted(

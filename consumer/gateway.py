@@ -335,7 +335,7 @@ class Gateway:
         if strike.name is FaultName.TRANSACTION_IN_PROGRESS and subject.sdk_id is not None:
             self._in_progress[subject.sdk_id] += 1
             met = self._in_progress[subject.sdk_id]
-            if met > 2 and not strike.rule.lasting:
+            if met > 2:
                 return None
         actions = len(wire.touches) if wire is not None else 1
         injection = call_faults.injection(

@@ -413,3 +413,20 @@ def test_a_server_error_on_a_write_tells_nothing(
     status: int, reads: bool, decision: Decision
 ) -> None:
     assert aws_wire.decision(status, reads=reads) is decision
+
+
+def test_what_a_store_left_of_its_half_stays_undone_with_the_other_half() -> None:
+    entries = [{"PutRequest": {"Item": {"id": {"S": name}}}} for name in "abcd"]
+    body = json.dumps({"RequestItems": {"t": entries[:3], "u": entries[3:]}}).encode()
+    request = parse("BatchWriteItem", body)
+    assert request is not None
+    halves = dynamodb_wire.halved(request)
+    assert halves is not None
+    half, left = halves
+    assert json.loads(half.body) == {"RequestItems": {"t": entries[:2]}}
+    assert half.touches == request.touches
+    reply = json.dumps({"UnprocessedItems": {"t": entries[:1]}, "more": 1}).encode()
+    assert json.loads(dynamodb_wire.with_unprocessed(reply, left)) == {
+        "UnprocessedItems": {"t": [entries[0], entries[2]], "u": [entries[3]]},
+        "more": 1,
+    }

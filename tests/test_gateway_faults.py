@@ -498,15 +498,6 @@ async def test_a_transaction_still_in_progress_while_the_sdk_asks_again(
     ]
 
 
-async def test_a_transaction_that_stays_in_progress(open_lab: Opener, direct: Any) -> None:
-    lab = await open_lab(FaultRule(FaultName.TRANSACTION_IN_PROGRESS, lasting=True))
-    retrying(lab, 4)
-    reply = await call(lab.dynamodb, "transact_write_items", **transaction(lab))
-    assert reply["Error"]["Code"] == "TransactionInProgressException"
-    assert len(told(lab)) == 4
-    assert stored(lab, direct) == STORED
-
-
 # --- slow -----------------------------------------------------------------------------
 
 
@@ -568,6 +559,24 @@ async def test_a_long_reply_is_lost_too(open_lab: Opener) -> None:
         await call(s3, "get_object", Bucket="bucket-lost", Key="k")
     s3.close()
     assert (lab.last.decision, lab.last.fault) == (Decision.UNKNOWN, "lost-reply")
+
+
+@pytest.mark.parametrize("name", [FaultName.THROTTLE, FaultName.LOST_REQUEST])
+async def test_a_long_request_is_refused_and_sent_again(open_lab: Opener, name: FaultName) -> None:
+    bucket = f"bucket-{next(names)}"
+    lab = await open_lab(FaultRule(name, operation=f"PUT {bucket}", call=1))
+    s3 = client("s3", lab.door, 2)
+    place = {"LocationConstraint": "eu-west-1"}
+    lab.occupant.current_invocation = None
+    await call(s3, "create_bucket", Bucket=bucket, CreateBucketConfiguration=place)
+    lab.occupant.current_invocation = 7
+    content = b"x" * 3_000_000
+    reply = await call(s3, "put_object", Bucket=bucket, Key="k", Body=content)
+    assert reply["ResponseMetadata"]["RetryAttempts"] == 1
+    head = await call(s3, "head_object", Bucket=bucket, Key="k")
+    assert head["ContentLength"] == len(content)
+    assert [one.fault for one in lab.recorder.calls()] == [None, name, None, None]
+    s3.close()
 
 
 async def long_object(lab: Lab, bucket: str) -> bytes:
@@ -727,9 +736,8 @@ async def test_a_batch_over_two_tables_is_made_by_half(open_lab: Opener, direct:
 
 async def test_a_batch_write_that_the_store_refuses_is_refused(open_lab: Opener) -> None:
     lab = await open_lab(FaultRule(FaultName.PARTIAL_BATCH_WRITE))
-    asked = [{"PutRequest": {"Item": order(name)}} for name in "ab"]
-    for table in ("nowhere", lab.table):
-        asked[1] = {"PutRequest": {"Item": {"no": {"S": "key"}}}}
+    asked = [{"PutRequest": {"Item": item}} for item in (order("a", "four"), order("b"))]
+    for table in (lab.table, "nowhere"):  # the keys of the second cannot be told
         reply = await call(lab.dynamodb, "batch_write_item", RequestItems={table: asked})
         assert "Error" in reply
     assert lab.recorder.faults() == []

@@ -339,7 +339,7 @@ class _RawBatch(msgspec.Struct, rename="pascal"):
 
 
 class _RawUnprocessed(msgspec.Struct, rename="pascal"):
-    unprocessed_items: dict[str, list[msgspec.Raw]] = msgspec.field(default_factory=dict)
+    unprocessed_items: dict[str, list[msgspec.Raw]] | None = None
 
 
 Unprocessed = dict[str, list[msgspec.Raw]]
@@ -364,7 +364,7 @@ def halved(request: Request) -> tuple[Request, Unprocessed] | None:
 def with_unprocessed(body: bytes, more: Unprocessed) -> bytes:
     """The reply to a batch write that left these entries undone as well."""
     fields = _fields.decode(body)
-    undone = msgspec.json.decode(body, type=_RawUnprocessed).unprocessed_items
+    undone = msgspec.json.decode(body, type=_RawUnprocessed).unprocessed_items or {}
     for table, entries in more.items():
         undone.setdefault(table, []).extend(entries)
     fields["UnprocessedItems"] = msgspec.Raw(msgspec.json.encode(undone))

@@ -151,7 +151,14 @@ def _entries(subject: Subject, target: str, body: bytes, wire: Request | None) -
             alone, entries = "Publish", [*members.values()]
         case _:
             return [_Entry(subject.operation, subject.resource, content)]
-    return [_Entry(alone, subject.resource, entry, entry.get("Id")) for entry in entries]
+    return [_Entry(alone, subject.resource, entry, _entry_id(entry)) for entry in entries]
+
+
+def _entry_id(entry: Any) -> str | None:
+    match entry:
+        case {"Id": str(name)}:
+            return name
+    return None
 
 
 def _content(subject: Subject, target: str, body: bytes) -> Any:
@@ -266,7 +273,7 @@ def _told(reply: bytes) -> tuple[set[str], dict[str | None, str]]:
 def _xml_receipts(reply: bytes) -> _Receipts:
     try:
         root = Xml.fromstring(reply)
-    except Xml.ParseError:
+    except (Xml.ParseError, LookupError, ValueError):  # the last two: of its encoding
         return _Receipts()
 
     def members(name: str) -> list[_Receipt]:

@@ -104,7 +104,7 @@ def _batch(
         image = images.get((short_name(touch.table), item_text(key)))
         if image is None or image == item_text(older):
             continue
-        items = fields["Responses"].setdefault(touch.table, [])
+        items = fields.setdefault("Responses", {}).setdefault(touch.table, [])
         found = [item for item in items if key_of(item, names) == key]
         if found:
             items.remove(found[0])
@@ -120,7 +120,7 @@ def _search(
     request: Request, fields: dict[str, Any], previous: PreviousImages, key_names: KeyNames
 ) -> int:
     touch = request.search
-    if touch is None or "Items" not in fields:
+    if touch is None or not fields.get("Items"):
         return 0
     changed = 0
     items = []
@@ -135,7 +135,7 @@ def _search(
     gone = len(fields["Items"]) - len(items)
     fields["Items"] = items
     for count in ("Count", "ScannedCount"):
-        if count in fields:
+        if isinstance(fields.get(count), int):
             fields[count] -= gone
     return changed
 

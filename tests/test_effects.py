@@ -313,7 +313,10 @@ async def test_an_effect_on_nobody_has_failed(tmp_path: Path) -> None:
 
 # --- replies of batches ---------------------------------------------------------------
 
-HEADERS = {"Content-Type": "application/x-www-form-urlencoded"}
+PUBLISHES = {
+    "Content-Type": "application/x-www-form-urlencoded",
+    "Authorization": "AWS4-HMAC-SHA256 Credential=A/20260101/eu-west-1/sns/aws4_request",
+}
 TOPIC = EffectInfo("sns", "Publish", "t", "id", "sns:Publish t")
 QUEUE = EffectInfo("sqs", "SendMessage", "jobs", "id", "sqs:SendMessage jobs")
 
@@ -324,11 +327,8 @@ def test_a_batch_may_be_published_in_part() -> None:
         entry = f"PublishBatchRequestEntries.member.{number}"
         members += [f"{entry}.Id=e{number}", f"{entry}.Message=%7B%22id%22%3A%22{name}%22%7D"]
     body = "&".join(members).encode()
-    headers = HEADERS | {
-        "Authorization": "AWS4-HMAC-SHA256 Credential=A/20260101/eu-west-1/sns/aws4_request"
-    }
     declared = Effects([TOPIC])
-    asked = declared.asked(9, aws_wire.subject("POST", "/", headers, body), "/", body, None)
+    asked = declared.asked(9, aws_wire.subject("POST", "/", PUBLISHES, body), "/", body, None)
     assert [(one.row.position, one.row.order_key) for one in asked] == [(1, "a"), (2, "b")]
     reply = (
         b'<PublishBatchResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/">'
@@ -429,6 +429,32 @@ def test_a_key_is_found_however_deep_it_lies(noise: Any, depth: int) -> None:
     for level in range(depth):
         content = {"noise": noise, "more": json.dumps(content) if level % 2 else [content]}
     assert order_key(content, "id") == "wanted"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text("ab{[", max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["Id", "id", "Name", "Entries", "member"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(json_values, json_values, st.binary(max_size=20))
+def test_no_request_and_no_reply_breaks_it(entries: Any, receipts: Any, noise: bytes) -> None:
+    body = json.dumps({"QueueUrl": "jobs", "Entries": entries}).encode()
+    reply = json.dumps({"Failed": receipts, "MessageId": receipts}).encode()
+    headers = {"X-Amz-Target": "AmazonSQS.SendMessageBatch"}
+    declared = Effects([QUEUE, TOPIC])
+    for sent in (body, noise, json.dumps(entries).encode()):
+        subject = aws_wire.subject("POST", "/", headers, sent)
+        asked = declared.asked(1, subject, "/", sent, None)
+        for told in (reply, noise, b"<" + noise, b"<?xml version='1.0' encoding='x'?><a/>"):
+            assert len(declared.settled(asked, ACCEPTED, told)) == len(asked)
+    form = b"Action=PublishBatch&TopicArn=t&PublishBatchRequestEntries.member=1&" + noise
+    subject = aws_wire.subject("POST", "/", PUBLISHES, form)
+    declared.asked(1, subject, "/", form, None)
 
 
 # --- evidence order -------------------------------------------------------------------

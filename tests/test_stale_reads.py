@@ -109,3 +109,10 @@ def test_through_an_index_an_item_may_only_be_missing() -> None:
         "Count": 1,
         "ScannedCount": 1,
     }
+
+
+def test_a_batch_that_returned_nothing_at_all_may_return_what_was_there() -> None:
+    older = {**A, "n": {"N": "1"}}
+    assert read("BatchGetItem", batch(), {}, write(A, item_text(older))) == {
+        "Responses": {"t": [older]}
+    }

@@ -150,20 +150,15 @@ def _rules(settings: Settings, plan: Plan) -> Iterator[Advice]:
 
 def _unmatched(rules: Sequence[FaultRule], plan: Plan) -> set[FaultRule]:
     """The rules whose filters no message of the plan passes."""
-    filtered = [
+    waiting = {
         rule
         for rule in rules
         if (rule.message, rule.copy, rule.kind, rule.every) != (None, None, None, None)
-    ]
-    last = len(plan.messages)
+    }
     # What names its message is asked of that one only: a repeated run has a rule a message.
-    numbered = {rule.message for rule in filtered if rule.message is not None}
-    waiting = {rule for rule in filtered if rule.message is None or rule.message <= last}
-    unmatched = set(filtered) - waiting
-    by_message: dict[int, list[FaultRule]] = {number: [] for number in numbered}
-    anywhere: list[FaultRule] = []
+    by_message: dict[int | None, list[FaultRule]] = {}
     for rule in waiting:
-        (anywhere if rule.message is None else by_message[rule.message]).append(rule)
+        by_message.setdefault(rule.message, []).append(rule)
     orders: dict[str, int] = {}
     copies: Counter[str] = Counter()
     for message in plan.messages:
@@ -171,14 +166,15 @@ def _unmatched(rules: Sequence[FaultRule], plan: Plan) -> set[FaultRule]:
             break
         order_no = orders.setdefault(message.order_key, len(orders) + 1)
         copies[message.order_key] += 1
-        for rule in (*anywhere, *by_message.get(message.message_no, ())):
-            if (
-                rule.copy in (None, copies[message.order_key])
-                and rule.kind in (None, message.kind)
-                and (rule.every is None or order_no % rule.every == 0)
-            ):
-                waiting.discard(rule)
-    return unmatched | waiting
+        for number in (None, message.message_no):
+            for rule in by_message.get(number, ()):
+                if (
+                    rule.copy in (None, copies[message.order_key])
+                    and rule.kind in (None, message.kind)
+                    and (rule.every is None or order_no % rule.every == 0)
+                ):
+                    waiting.discard(rule)
+    return waiting
 
 
 def _obstacles(rule: FaultRule, settings: Settings) -> Iterator[tuple[str, str]]:

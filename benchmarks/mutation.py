@@ -51,6 +51,7 @@ SQL = Path("analysis") / "sql"
 TESTS = (
     "tests/test_proofs.py",
     "tests/test_verdict.py",
+    "tests/test_timing.py",
     "tests/test_checks.py",
     "tests/test_ground_truth.py::test_several_unknown_writes_prove_nothing",
     "tests/test_ground_truth.py::test_no_seam_where_tables_are_joined_in_slices",
@@ -61,7 +62,8 @@ TESTS = (
 AT_ONCE = 2
 WORLDS = 160  # in a random set, as in tests/test_ground_truth.py
 MOST_S = 20  # for one mutant and one evidence set, which take less than one
-SHARED = ("base.sql", "handled.sql", "views.sql")  # of all checks
+OF_ONE_CHECK = frozenset(f"{check.kind}.sql" for check in checks.CHECKS)
+PATTERNS = "patterns.sql"  # reads what was found; all other files come before every check
 
 # (what it is called, pattern, replacement); applied to one occurrence at a time.
 _CHANGES = (
@@ -180,7 +182,7 @@ class Trial:
 
         :raises duckdb.Error: the mutant is no SQL, or takes too long.
         """
-        shared = mutant.file in SHARED
+        shared = mutant.file not in {*OF_ONE_CHECK, PATTERNS}
         if self.prepared is shared:
             self.open(prepared=not shared)
         connection = self.evidence.connection
@@ -318,7 +320,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shutil.copy(ROOT / "pyproject.toml", snapshot)
         files = [path for name in asked.only for path in (snapshot / SQL).glob(f"{name}.sql")]
         # Those of one check first: they share the open tables of views.sql.
-        files.sort(key=lambda path: (path.name in SHARED, path.name))
+        files.sort(key=lambda path: (path.name not in {*OF_ONE_CHECK, PATTERNS}, path.name))
         found = [mutant for path in files for mutant in mutants(path)]
         if asked.sample is not None:
             chosen = random.Random(1).sample(range(len(found)), min(asked.sample, len(found)))

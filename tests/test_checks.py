@@ -987,11 +987,12 @@ NAMED = [
     ("lost-order", "1<A4 1>. 2<A4 2>.", RUN, [("A", [1, 2], [1, 2], [], "", "messages (2)")]),
     (
         "vanished-order",
-        "1<A4,B3 1+/of=A 1+/of=B 1>p 2<A5 2+/any 2>p =A =B",
+        "1<A4,B3 1+/of=A 1+/of=B 1>p 2<C4 2+/status=X 2+/any/status=Y 2>p =A =B =C",
         BATCHES,
         [
-            ("A", [3], [2], [3], "", "quantity=5"),
+            ("A", [1], [1], [1], "", "quantity=4"),
             ("B", [2], [1], [2], "", "quantity=3"),
+            ("C", [3], [2], [4], "", 'status="Y"'),
         ],
     ),
     (

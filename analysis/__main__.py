@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analysis.errors import OnceproofError
 from analysis.findings import CheckStatus, Verdict
-from analysis.proofs import check_text
+from analysis.proofs import check_text, fault_line
 from analysis.verdict import judge, write_verdict
 
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def text_of(verdict: Verdict, run: str) -> str:
-    """The verdict as text: word, reasons, rules, findings by kind and group, notes.
+    """The verdict as text: word, reasons, rules, faults, findings by kind and group, notes.
 
     :param run: the run's directory as a shell would take it
     """
@@ -47,6 +47,9 @@ def text_of(verdict: Verdict, run: str) -> str:
         f"  {'✓' if rule.passed else '✗'} {rule.name}: {rule.actual} (required: {rule.required})"
         for rule in verdict.rules
     ]
+    if verdict.exposure.faults:
+        lines.append("faults")
+    lines += [f"  {fault_line(rule)}" for rule in verdict.exposure.faults]
     found = [check for check in verdict.checks if check.status is CheckStatus.FOUND]
     if found:
         lines.append("findings")

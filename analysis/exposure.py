@@ -1,8 +1,9 @@
-"""How much racing really took place."""
+"""How much racing really took place, and which faults."""
 
 from __future__ import annotations
 
 from analysis.base import make_base, slices
+from analysis.faults import count_faults
 from analysis.findings import Exposure
 from analysis.store import Evidence
 
@@ -94,7 +95,11 @@ def measure_exposure(evidence: Evidence) -> Exposure:
     make_overlaps(evidence)
     (row,) = evidence.rows(_EXPOSURE)
     busiest = most_contended(evidence, 1)
-    return Exposure(**row, busiest_order=busiest[0] if busiest else None)
+    return Exposure(
+        **row,
+        busiest_order=busiest[0] if busiest else None,
+        faults=count_faults(evidence),
+    )
 
 
 def most_contended(evidence: Evidence, n: int) -> list[str]:

@@ -67,6 +67,25 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True)
+class FiredFault:
+    """A fault that was carried out on the way to a finding."""
+
+    fault_id: int
+    name: str
+    text: str  # "lost-reply on call 3 of invocation 2"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCount:
+    """One rule of the fault plan: what was asked, how often it could strike, how often it did."""
+
+    name: str
+    text: str  # the rule as a person would write it
+    opportunities: int
+    fired: int
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One thing that happened. Times count from the first receive of the order."""
 
@@ -79,6 +98,7 @@ class Step:
     condition: str | None = None
     before: str | None = None
     after: str | None = None
+    fault: str | None = None  # that was met
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +127,8 @@ class Finding:
     call_ids: tuple[int, ...] = ()
     flags: tuple[str, ...] = ()  # "identical", "resurrected", "unstored"
     proof: Proof | None = None  # of the example of a group only
+    faults: tuple[FiredFault, ...] = ()  # that led to it, the first ones
+    fault_count: int = 0  # exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +197,7 @@ class Exposure:
     contestable_orders: int  # orders with two or more messages
     most_in_flight: int  # invocations of one order at the same time, at most
     busiest_order: str | None
+    faults: tuple[FaultCount, ...] = ()  # one a rule
 
 
 @dataclass(frozen=True, slots=True)

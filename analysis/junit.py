@@ -7,7 +7,7 @@ from pathlib import Path
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from analysis.findings import CheckReport, CheckStatus, Rule, Verdict
-from analysis.proofs import check_text
+from analysis.proofs import check_text, faults_text
 from analysis.text import visible
 
 JUNIT_FILE = "junit.xml"
@@ -42,7 +42,10 @@ def _check_case(check: CheckReport) -> TestCase:
         case CheckStatus.FOUND:
             noun = "finding" if check.count == 1 else "findings"
             failure = Failure(f"{check.count:,} {noun}", check.kind.value)
-            lines = [visible(finding.explanation, 600) for finding in check.findings[:EXPLAINED]]
+            lines = []
+            for finding in check.findings[:EXPLAINED]:
+                faults = f" (faults on the way: {faults_text(finding)})" if finding.faults else ""
+                lines.append(f"{visible(finding.explanation, 600)}{faults}")
             if check.count > len(lines):
                 lines.append(f"{check.count - len(lines):,} more")
             proofs = check_text(check, "RUN", proved=len(check.groups))

@@ -80,6 +80,14 @@ def _short(image: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneFault:
+    """A fault of a delivery or of an invocation; one of a call stands with the call."""
+
+    name: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lane:
     """One delivery of one message of the order, and the invocation that handled it."""
 
@@ -100,6 +108,12 @@ class Lane:
     acked_ns: int | None
     calls: tuple[LaneCall, ...]
     calls_left_out: int
+    faults: tuple[LaneFault, ...] = ()
+
+    @property
+    def fault(self) -> str | None:
+        """The names of its faults, ``None`` without any."""
+        return ", ".join(dict.fromkeys(fault.name for fault in self.faults)) or None
 
     @property
     def end_ns(self) -> int:
@@ -255,6 +269,15 @@ QUALIFY row_number() OVER (
 ORDER BY c.sent_at, c.call_id
 """
 
+# The faults of deliveries and of their invocations that are no call's.
+_FAULTS = """
+SELECT d.delivery_id, f.name, f."at" FROM deliveries d
+JOIN faults f ON f.delivery_id = d.delivery_id
+    OR (f.delivery_id IS NULL AND f.invocation_id = d.invocation_id)
+WHERE d.delivery_id IN (SELECT unnest($deliveries::BIGINT[])) AND f.call_id IS NULL
+ORDER BY f."at", f.fault_id
+"""
+
 # Single calls, one row each: where one touched several items, the first.
 _CALLS_BY_ID = """
 SELECT c.call_id, c.invocation_id, c.attempt, c.service, c.operation, c.sent_at, c.answered_at,
@@ -342,6 +365,10 @@ def orders_lanes(evidence: Evidence, wanted: Sequence[Wanted]) -> list[Lanes]:
             },
         )
     }
+    faults: dict[int, list[LaneFault]] = {}
+    shown = [row["delivery_id"] for rows in deliveries.values() for row in rows]
+    for row in evidence.rows(_FAULTS, {"deliveries": shown}) if shown else ():
+        faults.setdefault(row["delivery_id"], []).append(LaneFault(visible(row["name"]), row["at"]))
     scanned = evidence.scalar("SELECT count(*) FROM items WHERE phase = 'after'")
     drawn = {
         key: _lanes_of(
@@ -350,6 +377,7 @@ def orders_lanes(evidence: Evidence, wanted: Sequence[Wanted]) -> list[Lanes]:
             messages.get(key, []),
             calls.get(key, []),
             [finals[item] for item in sorted(written[key]) if item in finals] if scanned else None,
+            faults,
         )
         for key in merged
     }
@@ -386,6 +414,7 @@ def _lanes_of(
     messages: list[dict[str, Any]],
     calls: list[dict[str, Any]],
     finals: list[str] | None,
+    faults: dict[int, list[LaneFault]],
 ) -> Lanes:
     details = dict.fromkeys(row["expected_item"] for row in messages)
     of_invocation: dict[int, list[dict[str, Any]]] = {}
@@ -393,7 +422,13 @@ def _lanes_of(
         of_invocation.setdefault(row["invocation_id"], []).append(row)
     origin = deliveries[0]["received_at"] if deliveries else 0
     lanes = tuple(
-        _lane(row, of_invocation.get(row["invocation_id"], []), origin) for row in deliveries
+        _lane(
+            row,
+            of_invocation.get(row["invocation_id"], []),
+            origin,
+            faults.get(row["delivery_id"], []),
+        )
+        for row in deliveries
     )
     return Lanes(
         order_key=order_key,
@@ -433,10 +468,14 @@ def lanes_text(lanes: Lanes, width: int = 100) -> str:
             _fill(track, column(lane.started_ns), column(lane.ended_ns or lane.end_ns), "-")
         for call in lane.calls:
             _fill(track, column(call.sent_ns), column(call.answered_ns or lane.end_ns), "=")
+        for met in [call.sent_ns for call in lane.calls if call.fault is not None]:
+            track[column(met)] = FAULT
         for call in lane.calls:
             track[column(call.answered_ns or lane.end_ns)] = call.mark
         if lane.ack is not None and lane.acked_ns is not None:
             track[column(lane.acked_ns)] = _ACK_LETTERS[lane.ack]
+        for fault in lane.faults:
+            track[column(fault.at_ns)] = FAULT
         lines.append(label.ljust(margin) + "".join(track).rstrip())
     if lanes.lanes_left_out:
         lines.append(f"  {lanes.lanes_left_out} more not shown")
@@ -444,6 +483,8 @@ def lanes_text(lanes: Lanes, width: int = 100) -> str:
     for lane, call in lanes.calls:
         lines.append(f"  {call_text(lane, call)}")
     for lane in lanes.lanes:
+        for fault in lane.faults:
+            lines.append(f"  {milliseconds(fault.at_ns)} ms  {lane_name(lane)} fault {fault.name}")
         if lane.error is not None:
             lines.append(f"  {lane_name(lane)} {lane.outcome}: {lane.error}")
     return "\n".join(lines) + "\n"
@@ -487,6 +528,8 @@ def steps_text(
         for number, (begin, end) in own:
             if steps[number - 1].call_id is not None:
                 _fill(track, column(begin), column(end), "=")
+            if steps[number - 1].fault is not None:
+                track[column(begin)] = FAULT
         taken: set[int] = set()
         for number, (_, end) in own:
             sign = str(number)
@@ -517,6 +560,9 @@ def _ruler(axis: Axis, columns: int, margin: int) -> str:
     return " " * margin + "".join(ruler).rstrip() + " ms"
 
 
+FAULT = "%"
+"""The sign of a fault in lanes of plain characters."""
+
 _ACK_LETTERS = {
     AckOutcome.DELETED: "d",
     AckOutcome.RETURNED: "b",
@@ -525,7 +571,8 @@ _ACK_LETTERS = {
 }
 LETTERS = (
     ". waiting  - handler  = call  + accepted  x rejected  ! failed  ? unknown  r read"
-    "  d deleted  b back to the queue  e delete failed  q dead-lettered  : idle time cut out"
+    "  d deleted  b back to the queue  e delete failed  q dead-lettered"
+    "  % fault  : idle time cut out"
 )
 
 
@@ -548,15 +595,16 @@ def call_text(lane: Lane, call: LaneCall) -> str:
 
 
 def lane_name(lane: Lane) -> str:
-    return "dead-letter queue" if lane.invocation_id is None else f"invocation {lane.invocation_id}"
+    if lane.invocation_id is not None:
+        return f"invocation {lane.invocation_id}"
+    return "dead-letter queue" if lane.ack is AckOutcome.DEAD_LETTERED else "not invoked"
 
 
 def lane_label(lane: Lane) -> str:
     """What a lane is, in a few words: invocation, environment, message and receive."""
     message = f"message {lane.message_no} {lane.kind}, receive {lane.receive_count}"
     if lane.invocation_id is None:
-        place = "dead-letter queue" if lane.ack is AckOutcome.DEAD_LETTERED else "not invoked"
-        return f"{place}: {message}"
+        return f"{lane_name(lane)}: {message}"
     return f"inv {lane.invocation_id} env {lane.environment}: {message}"
 
 
@@ -568,7 +616,9 @@ def _item_key(evidence: Evidence, order_key: str) -> str:
     return NO_ITEM
 
 
-def _lane(row: dict[str, Any], calls: list[dict[str, Any]], origin: int) -> Lane:
+def _lane(
+    row: dict[str, Any], calls: list[dict[str, Any]], origin: int, faults: list[LaneFault]
+) -> Lane:
     def relative(time: int | None) -> int | None:
         return None if time is None else time - origin
 
@@ -590,6 +640,7 @@ def _lane(row: dict[str, Any], calls: list[dict[str, Any]], origin: int) -> Lane
         acked_ns=relative(row["acked_at"]),
         calls=tuple(_call(call, origin) for call in calls),
         calls_left_out=calls[0]["total"] - len(calls) if calls else 0,
+        faults=tuple(LaneFault(fault.name, fault.at_ns - origin) for fault in faults),
     )
 
 

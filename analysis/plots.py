@@ -38,6 +38,7 @@ PALETTE = {
     "failed": ("#9c3a74", "#e391c0"),
     "unknown": ("#7a6400", "#dcc04a"),
     "received": ("#00735a", "#3cc6a0"),
+    "fault": ("#6f42c1", "#b392f0"),
 }
 PNG_DPI = 110
 _WIDTH_IN = 5.6  # two side by side on a wide page, one on a phone: text stays readable
@@ -120,7 +121,12 @@ def _over_time(evidence: Evidence) -> _Drawn | None:
     if not spans:
         return None
     origin = spans[0][0]
-    figure, (top, bottom) = _timed_figure(len(spans), ("messages/s", "writes/s"), 4.3)
+    names = [
+        row["name"] for row in evidence.rows("SELECT DISTINCT name FROM faults ORDER BY name DESC")
+    ]
+    labels = ("messages/s", "writes/s", *(("faults",) if names else ()))
+    height_in = 4.3 + (0.7 + 0.22 * len(names) if names else 0)
+    figure, (top, bottom, *marked) = _timed_figure(len(spans), labels, height_in)
     widths = []
     for column, (first, last) in enumerate(spans):
         data = rates(evidence, first, last)
@@ -131,6 +137,8 @@ def _over_time(evidence: Evidence) -> _Drawn | None:
             start_s = (first - origin) / 1e9 + bin_s / 2
             times = [start_s + index * bin_s for index in range(len(rate.counts))]
             _line(axes, rate.name, times, [count / bin_s for count in rate.counts])
+        for row in marked:
+            _mark_faults(evidence, row[column], names, (first, last, data.bin_ns), origin)
     for row in (top, bottom):
         row[0].set_ylim(bottom=0)
         _legend(row[0])
@@ -139,8 +147,31 @@ def _over_time(evidence: Evidence) -> _Drawn | None:
         "over-time",
         "Sends, deliveries and write decisions over time",
         "Accepted writes should stop at one per order while rejected ones follow the copies; a late"
-        f" burst is a redelivery. Counted in bins of {' and '.join(widths)}.{_rest(spans)}",
+        f" burst is a redelivery. Counted in bins of {' and '.join(widths)}.{_rest(spans)}"
+        + (" Below, each kind of fault on a line of its own, marked where it fired." * bool(names)),
     )
+
+
+def _mark_faults(
+    evidence: Evidence, axes: Axes, names: list[str], span: tuple[int, int, int], origin: int
+) -> None:
+    """A line for each kind of fault, with a mark in each bin in which it fired."""
+    first, last, bin_ns = span
+    rows = evidence.rows(
+        'SELECT DISTINCT name, ("at" - $first) // $bin_ns AS bin FROM faults'
+        ' WHERE "at" BETWEEN $first AND $last ORDER BY name, bin',
+        {"first": first, "last": last, "bin_ns": bin_ns},
+    )
+    axes.plot(
+        [(first + row["bin"] * bin_ns + bin_ns / 2 - origin) / 1e9 for row in rows],
+        [names.index(row["name"]) for row in rows],
+        linestyle="none",
+        marker="|",
+        markersize=8,
+        color=PALETTE["fault"][0],
+    )
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_ylim(-0.6, len(names) - 0.4)
 
 
 def _queue_depth(evidence: Evidence) -> _Drawn | None:

@@ -17,6 +17,7 @@ from string import ascii_uppercase
 from analysis.findings import (
     Actor,
     CheckReport,
+    FaultCount,
     Finding,
     FindingGroup,
     FindingKind,
@@ -435,6 +436,7 @@ class _Teller:
             until_ns=call.answered_ns,
             actor=actor,
             call_id=call.call_id,
+            fault=call.fault,
         )
         if call.action is None or call.item_key is None:
             return step
@@ -511,14 +513,18 @@ class _Teller:
                 events.append(
                     _Event(Step(text, lane.received_ns), lane.received_ns, 1 if named else 5)
                 )
+            elif lane.invocation_id is None and lane.message_no in self.finding.message_nos:
+                text = f"Message {lane.message_no} was received, and given to no invocation"
+                step = Step(f"{text}{_met(lane)}.", lane.received_ns, fault=lane.fault)
+                events.append(_Event(step, lane.received_ns, 3))
         return events
 
     def _end_of(self, lane: Lane, letter: str) -> list[_Event]:
         weight = 2 if lane.message_no in self.finding.message_nos else 4
-        ended = _ending(lane)
+        ended = _ending(lane) + _met(lane)
         acked = _ACKED.get(lane.ack) if lane.ack is not None else None
         if acked is None or lane.acked_ns is None:
-            step = Step(f"{letter} {ended}.", lane.ended_ns, None, letter)
+            step = Step(f"{letter} {ended}.", lane.ended_ns, None, letter, fault=lane.fault)
             return [_Event(step, lane.end_ns if lane.ended_ns is None else lane.ended_ns, weight)]
         if lane.ended_ns is not None and lane.ended_ns <= lane.acked_ns:
             message = (
@@ -527,10 +533,10 @@ class _Teller:
                 else (f"message {lane.message_no}")
             )
             text = f"{letter} {ended}, and {message} {acked}."
-            step = Step(text, lane.ended_ns, lane.acked_ns, letter)
+            step = Step(text, lane.ended_ns, lane.acked_ns, letter, fault=lane.fault)
             return [_Event(step, lane.acked_ns, weight)]
         step = Step(f"Message {lane.message_no} {acked}.", lane.acked_ns, None, letter)
-        end = Step(f"{letter} {ended}.", lane.ended_ns, None, letter)
+        end = Step(f"{letter} {ended}.", lane.ended_ns, None, letter, fault=lane.fault)
         last = lane.end_ns if lane.ended_ns is None else lane.ended_ns
         return [_Event(step, lane.acked_ns, 1), _Event(end, max(last, lane.acked_ns), weight)]
 
@@ -688,6 +694,10 @@ def _ending(lane: Lane) -> str:
     return f"reported message {lane.message_no} as {lane.result}"
 
 
+def _met(lane: Lane) -> str:
+    return f" (injected fault: {lane.fault})" if lane.faults else ""
+
+
 def _listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
@@ -734,10 +744,26 @@ def _example_text(group: FindingGroup, assumption: str, run: str) -> list[str]:
     if proof.order_key is not None:
         which = "Smallest example: order" if group.count > 1 else "Order"
         lines += _told(f"{which} {quoted(proof.order_key)}", "  ", "    ")
+    if group.example.faults:
+        lines += _told(f"Faults on the way: {faults_text(group.example)}", "  ", "    ")
     lines += [f"  {line}" if line else "" for line in proof_text(proof, assumption)]
     if proof.query is not None:
         lines.append(f'  More: loadtest sql {run} "{proof.query}"')
     return lines
+
+
+def faults_text(finding: Finding) -> str:
+    """The faults that led to a finding, in one line; empty for none."""
+    told = [fault.text for fault in finding.faults]
+    if finding.fault_count > len(told):
+        told.append(f"and {finding.fault_count - len(told):,} more")
+    return "; ".join(told)
+
+
+def fault_line(rule: FaultCount) -> str:
+    """What was asked of a fault, and what came of it."""
+    fired = "never fired" if not rule.fired else f"fired {count(rule.fired, 'time')}"
+    return f"{visible(rule.text)}: {fired}, could have struck {count(rule.opportunities, 'time')}"
 
 
 def proof_text(proof: Proof, assumption: str) -> list[str]:
@@ -757,7 +783,8 @@ def proof_text(proof: Proof, assumption: str) -> list[str]:
     if proof.steps_left_out:
         lines.append(f"({count(proof.steps_left_out, 'further step')} left out)")
     if proof.drawing:
-        lines += ["", *proof.drawing, _LEGEND, ""]
+        faults = ["% injected fault"] if any(step.fault for step in proof.steps) else []
+        lines += ["", *proof.drawing, _LEGEND, *faults, ""]
     lines += _told(f"So: {proof.conclusion}", "", "    ", WIDTH)
     lines += _told(f"Assumed: {assumption}.", "", "    ", WIDTH)
     return lines

@@ -49,7 +49,7 @@ from analysis.lanes import (
     steps_axis,
 )
 from analysis.plots import PALETTE, Plot, render_plots
-from analysis.proofs import group_head, step_time
+from analysis.proofs import fault_line, faults_text, group_head, step_time
 from analysis.schema import AckOutcome, RunInfo
 from analysis.store import Evidence, open_evidence
 from analysis.summary import write_summary
@@ -203,6 +203,7 @@ class Proved:
     head: str  # how many
     group: FindingGroup
     ids: str
+    faults: str
     proof: Proof | None
     times: tuple[str, ...]  # of the steps, in ms
     drawing: Drawing | None
@@ -269,6 +270,7 @@ def _page(
             group_head(group),
             group,
             _ids(finding),
+            faults_text(finding),
             proof,
             () if proof is None else tuple(map(step_time, proof.steps)),
             drawing,
@@ -300,6 +302,7 @@ def _page(
         contended=contended,
         sql=sql_of,
         plots=plots,
+        fault_line=fault_line,
         timing=verdict.timing,
         signs=_SIGNS,
         settings=_settings(evidence.run),
@@ -425,6 +428,8 @@ def _ids(finding: Finding) -> str:
             named = ", ".join(str(number) for number in ids[:MOST_IDS])
             more = f" and {len(ids) - MOST_IDS:,} more" if len(ids) > MOST_IDS else ""
             parts.append(f"{noun if len(ids) == 1 else noun + 's'} {named}{more}")
+    if finding.faults:
+        parts.append(f"faults on the way: {faults_text(finding)}")
     return " · ".join(parts)
 
 
@@ -491,6 +496,8 @@ def _track(
         for call, end in calls
     ]
     spots += [position(moment) for moment, _ in ends]
+    met = [fault for fault in lane.faults if first <= fault.at_ns <= last]
+    spots += [position(fault.at_ns) for fault in met]
     rows = _rows(spots)
     heights = [_ROW * row + _ROW / 2 + 7 for row in rows]
     bars, marks = [], []
@@ -502,14 +509,21 @@ def _track(
         text = numbers.get(call.call_id, call.mark.value)
         story = call_text(lane, call)
         marks.append(Sign(spot, y, f"mark-{look}", look, text, "", story, call.call_id in focus))
+        if call.fault is not None:
+            story = f"fault {visible(call.fault)} on call {call.call_id}"
+            marks.append(Sign(position(call.sent_ns), y, "fault", "fault", "", "", story, False))
     for (moment, number), spot, y in zip(
-        ends, spots[len(calls) :], heights[len(calls) :], strict=True
+        ends, spots[len(calls) :], heights[len(calls) :], strict=False
     ):
         symbol, story = "end", "ended"
         if lane.ack is not None and lane.acked_ns == moment:
             symbol, story = f"ack-{lane.ack.value}", lane.ack.value.replace("_", " ")
         story = f"{story} at {milliseconds(moment)} ms"
         marks.append(Sign(spot, y, symbol, "ack", "", number, story, False))
+    placed = len(calls) + len(ends)
+    for fault, spot, y in zip(met, spots[placed:], heights[placed:], strict=True):
+        story = f"fault {fault.name} at {milliseconds(fault.at_ns)} ms"
+        marks.append(Sign(spot, y, "fault", "fault", "", "", story, False))
     run = None
     if lane.started_ns is not None:
         end = lane.ended_ns if lane.ended_ns is not None else lane.end_ns

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.findings import CheckReport, CheckStatus, Quantiles, Verdict
-from analysis.proofs import group_line
+from analysis.proofs import fault_line, group_line
 from analysis.text import count, duration_text, visible
 
 SUMMARY_FILE = "summary.md"
@@ -14,6 +14,7 @@ _MOST_REASONS = 5
 _MOST_RULES = 12
 _MOST_KINDS = 21
 _MOST_GROUPS_EACH = 2
+_MOST_FAULTS = 10
 _MOST_GROUPS = 20
 _TIMED = (
     ("end to end", "all"),
@@ -62,6 +63,11 @@ def summary_text(verdict: Verdict) -> str:
         f" {exposure.contended_orders:,} of {count(exposure.contestable_orders, 'order')}.",
         "",
     ]
+    if exposure.faults:
+        told = [fault_line(rule) for rule in exposure.faults[:_MOST_FAULTS]]
+        if len(exposure.faults) > len(told):
+            told.append(f"{len(exposure.faults) - len(told)} more in the report")
+        lines += [f"Faults: {'; '.join(_plain(line) for line in told)}.", ""]
     found = [check for check in verdict.checks if check.status is CheckStatus.FOUND]
     lines += _table(
         ("finding", "count", "orders, pattern"),

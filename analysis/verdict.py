@@ -10,6 +10,7 @@ from analysis.base import make_base
 from analysis.checks import run_checks
 from analysis.errors import EvidenceError
 from analysis.exposure import measure_exposure
+from analysis.faults import name_faults
 from analysis.findings import (
     CheckReport,
     CheckStatus,
@@ -103,7 +104,7 @@ def judge(run_dir: Path) -> Verdict:
         (counted,) = evidence.rows(_COUNTS)
         counts = Counts(**counted)
         exposure = measure_exposure(evidence)
-        checks, untold = prove_examples(evidence, run_checks(evidence))
+        checks, untold = prove_examples(evidence, name_faults(evidence, run_checks(evidence)))
         rules = _rules(evidence, counts, exposure, checks)
         if control is not None:
             rules += (_control_rule(control),)
@@ -129,7 +130,7 @@ def judge(run_dir: Path) -> Verdict:
             rules=rules,
             checks=checks,
             timing=measure(evidence),
-            notes=(*_notes(evidence, checks), *untold),
+            notes=(*_notes(evidence, exposure, checks), *untold),
             control=control,
         )
 
@@ -306,10 +307,22 @@ def _control_rule(control: Control) -> Rule:
     )
 
 
-def _notes(evidence: Evidence, checks: tuple[CheckReport, ...]) -> tuple[str, ...]:
+def _notes(
+    evidence: Evidence, exposure: Exposure, checks: tuple[CheckReport, ...]
+) -> tuple[str, ...]:
+    idle = [
+        f"The fault {rule.text} never fired, so nothing of it was tried: "
+        + (
+            f"it could have struck {rule.opportunities:,} times."
+            if rule.opportunities
+            else "there was no place where it could strike."
+        )
+        for rule in exposure.faults
+        if not rule.fired
+    ]
     unseen = [
         f"{check.kind} could not be judged: {check.note}"
         for check in checks
         if check.status is CheckStatus.NOT_OBSERVABLE
     ]
-    return (*evidence.notes, *unseen)
+    return (*evidence.notes, *idle, *unseen)

@@ -1,9 +1,11 @@
 -- The order is stored, all its messages are settled, and a side effect that is owed for it
 -- never happened: no call for it was accepted, and none is unknown. Nothing will come again
 -- that could bring it about. Which effects are missing is worked out in views.sql.
-SELECT o.order_key,
-    (SELECT list_sort(list(DISTINCT p.message_no)) FROM fates p WHERE p.order_no = m.order_no)
-        AS message_nos,
+WITH messages AS (
+    SELECT order_no, list_sort(list(DISTINCT message_no)) AS message_nos
+    FROM fates SEMI JOIN missing_effects USING (order_no) GROUP BY order_no
+)
+SELECT o.order_key, p.message_nos,
     coalesce((
         SELECT list_sort(list(DISTINCT h.invocation_id)) FROM handled h
         WHERE h.order_no = m.order_no
@@ -16,3 +18,4 @@ SELECT o.order_key,
 FROM missing_effects m
 JOIN run_effects r USING (effect)
 JOIN orders o USING (order_no)
+JOIN messages p USING (order_no)

@@ -535,9 +535,11 @@ class Gateway:
                     await self._hold(attempt.received.request, _REPLY_TIMEOUT_S)
                     return self._close_call(attempt, _HANDLER_GONE)
                 case Ending.KILL:
-                    # Before its connection is closed: it must not notice and go on.
+                    # Recorded before it dies of it, and dead before its connection is
+                    # closed: it must not notice and go on.
+                    self._record_gone(attempt, _HANDLER_GONE)
                     await attempt.occupant.kill()
-                    return self._close_call(attempt, _HANDLER_GONE)
+                    return _hang_up(attempt.received.request)
             if injection.error is not None:
                 reply = _instead(injection, attempt.received.subject)
             if injection.strike.name is FaultName.SLOW:
@@ -624,9 +626,12 @@ class Gateway:
         return self._close_call(attempt, error.code)
 
     def _close_call(self, attempt: _Attempt, code: str) -> web.StreamResponse:
+        self._record_gone(attempt, code)
+        return _hang_up(attempt.received.request)
+
+    def _record_gone(self, attempt: _Attempt, code: str) -> None:
         answered_at = self._clock.now_ns()
         self._recorder.write(replace(attempt.call, answered_at=answered_at, error_code=code))
-        return _hang_up(attempt.received.request)
 
     # --- the upstream -------------------------------------------------------------
 

@@ -755,6 +755,7 @@ class Mortal(Occupied):
         self.settled: list[Decision] = []  # what had become of the items by then
         self.heard: list[bool] = []  # whether its process had noticed anything by then
         self.connection: asyncio.StreamReader | None = None
+        self.dead = asyncio.Event()
         self._lab = lab
 
     async def kill(self) -> None:
@@ -767,6 +768,7 @@ class Mortal(Occupied):
         self.heard.append(ended.done())
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
+        self.dead.set()
 
 
 async def crash(lab: Lab) -> Mortal:
@@ -776,7 +778,8 @@ async def crash(lab: Lab) -> Mortal:
     scope = b"AWS4-HMAC-SHA256 Credential=id/20260101/eu-west-1/dynamodb/aws4_request"
     request = raw_put(door, lab.table).replace(b"Host:", b"Authorization: %s\r\nHost:" % scope)
     writer.write(request)
-    await lab.recorder.until(lambda: mortal.killed > 0 and lab.last.answered_at is not None)
+    await mortal.dead.wait()
+    assert lab.last.answered_at is not None, "on record before the process dies of it"
     writer.close()
     return mortal
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from consumer.injector import Injector
 from consumer.recorder import Recorder
 from consumer.sqs_queue import Queue, Received
 
-_SECOND_RECEIVE_S = 2.0
+_HELD_BACK_S = 2.0
 """How long a message is held back for its second receive, or for messages behind it."""
 
 
@@ -82,6 +83,8 @@ class DeliveryFaults:
         """Hand on what was received, with the faults that strike it."""
         late, self._late = self._late, []  # behind these they are out of order
         units: list[Sequence[Received]] = []
+        in_groups = Counter(received.group for received in messages if received.group)
+        blocked: set[str] = set()  # groups whose next message was not given to the handler
         for received in messages:
             held = self._held.pop(received.sqs_message_id, None)
             if held is not None:
@@ -89,17 +92,33 @@ class DeliveryFaults:
                 start = asyncio.Barrier(2)
                 self._run_together(Pair(held.received, received, held.strike, start))
                 continue
-            strike = self._strike(received)
+            group = received.group if self._queue.address.fifo else None
+            if group in blocked:
+                self._unused(received)
+                continue
+            strike = self._strike(received, has_company=group is not None and in_groups[group] > 1)
             unit = [received] if strike is None else await self._carry_out(strike, received)
             if unit:
                 units.append(unit)
+            elif group is not None and strike and strike.name is FaultName.RECEIVE_WITHOUT_RUN:
+                blocked.add(group)
         self._pass(units)
         self._overtaken(late)
 
-    def _strike(self, received: Received) -> Strike | None:
+    def _strike(self, received: Received, *, has_company: bool) -> Strike | None:
+        """
+        :param has_company: others of its FIFO group were received with it: a second receive
+            would have to wait for them, and they for it.
+        """
+        if received.message_no is None:
+            return None
         strike = self._injector.strike(
             Where.DELIVERY,
-            *self._names,
+            *(
+                name
+                for name in self._names
+                if not (has_company and name is FaultName.REDELIVER_DURING)
+            ),
             message_no=received.message_no,
             receive=received.receive_count,
         )
@@ -127,7 +146,7 @@ class DeliveryFaults:
                 self._unused(received)
                 return []
             case FaultName.OUT_OF_ORDER:
-                limit = asyncio.get_running_loop().call_later(_SECOND_RECEIVE_S, self._give_up_late)
+                limit = asyncio.get_running_loop().call_later(_HELD_BACK_S, self._give_up_late)
                 self._late.append(_Held(received, strike, limit))
                 return []
         return [received]
@@ -137,7 +156,7 @@ class DeliveryFaults:
             del self._held[received.sqs_message_id]
             self._pass([[received]])
 
-        limit = asyncio.get_running_loop().call_later(_SECOND_RECEIVE_S, give_up)
+        limit = asyncio.get_running_loop().call_later(_HELD_BACK_S, give_up)
         self._held[received.sqs_message_id] = _Held(received, strike, limit)
 
     def _give_up_late(self) -> None:

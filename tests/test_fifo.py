@@ -180,6 +180,34 @@ def test_two_runs_of_one_group_overlap_only_because_a_fault_says_so(
     assert first.overlaps(second)
 
 
+def test_no_fault_of_a_delivery_breaks_the_order_of_a_group(
+    tmp_path: Path, emulator_url: str
+) -> None:
+    """Where one message of a batch is not run, those behind it in its group are not either."""
+    ended = carry_out(
+        tmp_path,
+        emulator_url,
+        "def work(orders, run):\n    pass\n",
+        plan_of(*["unrun"] * 3, *["company"] * 3),
+        FaultRule(FaultName.RECEIVE_WITHOUT_RUN, message=2, receive=1),
+        FaultRule(FaultName.REDELIVER_DURING, message=4),
+        queue={"visibility_timeout": 2, "fifo": True, "batch_size": 6},
+    )
+    assert ended.settled
+    ran = ended.rows(
+        "SELECT message_no FROM deliveries WHERE invocation_id IS NOT NULL ORDER BY invocation_id,"
+        " delivery_id"
+    )
+    numbers = [row["message_no"] for row in ran]
+    assert [number for number in numbers if number <= 3] == [1, 2, 3]
+    assert [number for number in numbers if number > 3] == [4, 5, 6]
+    assert [ended.outcomes(number) for number in (1, 2, 3)] == [
+        ["deleted"],
+        ["returned", "deleted"],
+        ["returned", "deleted"],
+    ]
+
+
 class Later(HostClock):
     """A clock that can be set ahead."""
 

@@ -89,7 +89,7 @@ class Handler(Protocol):
     async def next(self, run: Run, history: History) -> Call | Answer:
         """What the run does after these replies.
 
-        :raises Nondeterministic: it did something else after the same replies before.
+        :raises NondeterministicError: it did something else after the same replies before.
         """
         ...
 
@@ -100,7 +100,7 @@ class Store(Protocol):
         ...
 
 
-class Nondeterministic(Exception):
+class NondeterministicError(Exception):
     """A run asked for something else after the same replies."""
 
     def __init__(self, run: Run, position: int, remembered: str, now: str) -> None:

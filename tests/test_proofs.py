@@ -374,6 +374,22 @@ def test_the_smallest_example_is_shown(tmp_path: Path) -> None:
     assert group.example.order_key == "C"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1r 3r 4r 3+/any send#Z1 4+/any 2r 1+/any 2+/any",  # A began long before it wrote
+        "1r 2r 1+/any 3r 4r 3+/any send#Z1 4+/any 2+/any",  # the second write of A is late
+        "1+ 3+ send#Z1 4+/any 2+/any",
+    ],
+)
+def test_the_time_of_an_example_is_from_its_first_call_to_its_last(
+    tmp_path: Path, text: str
+) -> None:
+    text = f"1<A4 2<A4 3<B4 4<B4 {text} 1>p 2>p 3>p 4>p"
+    (group,) = answer(judged(tmp_path, text), "overwrite").groups
+    assert group.example.order_key == "B"
+
+
 def test_more_patterns_than_are_shown_are_counted(tmp_path: Path) -> None:
     words = []
     for number in range(1, MAX_GROUPS + 4):

@@ -67,12 +67,12 @@ def _soak(directory: Path, orders: int, seed: int) -> int:
     faults.write_text(_FAULTS)
     argv = [sys.executable, "-m", "loadtest", "run", "--faults", str(faults), "--json"]
     argv += ["--orders", str(orders), "--seed", str(seed), "--out", str(directory / "runs")]
-    before = _processes()
     began = time.monotonic()
     samples: list[tuple[float, int, int, int]] = []
     log = directory / "log"
     with (directory / "out").open("wb") as out, log.open("wb") as err:
-        tester = subprocess.Popen(argv, stdout=out, stderr=err)
+        environment = {**os.environ, "ONCEPROOF_SOAK": str(directory)}
+        tester = subprocess.Popen(argv, stdout=out, stderr=err, env=environment)
         while tester.poll() is None:
             if (sample := _sample(tester.pid)) is not None:
                 samples.append((time.monotonic() - began, *sample))
@@ -95,7 +95,7 @@ def _soak(directory: Path, orders: int, seed: int) -> int:
     for rule in verdict["exposure"]["faults"]:
         print(f"  fault {json.dumps(rule)}")
     found = {check["kind"]: check["count"] for check in verdict["checks"] if check["count"]}
-    left = _processes() - before
+    left = _processes(str(directory))
     print(f"findings {found or 'none'}; processes left {len(left)}")
     return 0 if not found and verdict["verdict"] != "FAIL" and not left else 1
 
@@ -111,16 +111,16 @@ def _sample(pid: int) -> tuple[int, int, int] | None:
     return pages * os.sysconf("SC_PAGE_SIZE") // 2**20, descriptors, len(children)
 
 
-def _processes() -> set[int]:
-    """Processes of this user whose command line names this package's parts."""
+def _processes(directory: str) -> set[int]:
+    """Processes that name this soak's directory: helpers inherit it, a handler's HOME is in it."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                line = (entry / "cmdline").read_bytes()
+                variables = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if b"bootstrap.py" in line or b"ministack" in line or b"watchdog.py" in line:
+            if directory.encode() in variables:
                 found.add(int(entry.name))
     return found
 

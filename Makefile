@@ -31,8 +31,9 @@ bench: $(INSTALLED) ## Measure drain, send, overhead (each beside its bare minim
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.judge
 
-soak: $(INSTALLED) ## 50 seeds of the reference handler, of planted bugs, 200,000 simulated worlds
+soak: $(INSTALLED) ## Seeds of the reference handler and of planted bugs, all faults at once, 200,000 worlds
 	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.fault_soak
 	$(BIN)/python -m benchmarks.ground_truth --worlds 200000
 
 mutants: $(INSTALLED) ## Run every planted bug that a flood can show, and its correct twin

@@ -100,7 +100,8 @@ def test_the_endpoint_moves_them_itself_where_it_can(tmp_path: Path, emulator_ur
 
 
 def move(url: str, source_arn: str) -> list[str]:
-    """What StartMessageMoveTask does: all visible messages go back, under new ids."""
+    """What StartMessageMoveTask does: all visible messages go back, under new ids. It is
+    a while before the first receive shows them."""
 
     def ask(operation: str, **body: Any) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(forward(url, operation, body).body)
@@ -112,7 +113,7 @@ def move(url: str, source_arn: str) -> list[str]:
     wanted = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
     found = ask("ReceiveMessage", QueueUrl=source, **wanted).get("Messages", [])
     for message in found:
-        copied = {"MessageAttributes": message["MessageAttributes"]}
+        copied = {"MessageAttributes": message["MessageAttributes"], "DelaySeconds": 2}
         ask("SendMessage", QueueUrl=target, MessageBody=message["Body"], **copied)
         ask("DeleteMessage", QueueUrl=source, ReceiptHandle=message["ReceiptHandle"])
     return [message["MessageId"] for message in found]

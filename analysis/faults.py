@@ -1,7 +1,8 @@
 """Faults as evidence: what was asked of them, what fired, and which led to a finding.
 
 A finding's faults are those of its calls, of its invocations, of every receive of its messages
-with the invocation it was given to, and of the messages themselves. That one of them is the
+with the invocation it was given to, of the messages themselves, and of all messages at once
+(a plan that was sent again, dead letters that were moved back). That one of them is the
 cause is not claimed: it is what the tester did on the way.
 """
 
@@ -37,6 +38,12 @@ WITH named AS (
     UNION SELECT r.finding, f.fault_id FROM received r JOIN faults f USING (delivery_id)
     UNION SELECT m.finding, f.fault_id FROM of_messages m JOIN faults f USING (message_no)
         WHERE f.invocation_id IS NULL AND f.delivery_id IS NULL
+    -- Of all messages at once: a plan sent again, all dead letters moved back.
+    UNION SELECT m.finding, f.fault_id FROM of_messages m CROSS JOIN (
+        FROM faults WHERE coalesce(message_no, delivery_id, invocation_id, call_id) IS NULL
+    ) f WHERE f.name <> 'redrive' OR m.message_no IN (
+        SELECT message_no FROM deliveries WHERE queue = 'dlq' AND message_no IS NOT NULL
+    )
 )
 SELECT l.finding, f.*, count(*) OVER (PARTITION BY l.finding) AS total
 FROM led l JOIN faults f USING (fault_id)

@@ -47,8 +47,12 @@ SELECT m.*, d.*, w.*, r.*,
     (SELECT count(DISTINCT sqs_message_id) FROM dead) AS dead_lettered,
     (SELECT count(*) FROM (FROM histories WHERE deleted_at IS NULL)
         ANTI JOIN (
-            SELECT message_no FROM dead LEFT JOIN redriven USING (message_no)
-            WHERE coalesce(redriven_at < received_at, true)
+            SELECT d.message_no FROM dead d
+            LEFT JOIN redriven r USING (message_no)
+            LEFT JOIN (FROM redriven WHERE message_no IS NULL) a ON true  -- of all at once
+            GROUP BY d.message_no
+            HAVING coalesce(
+                greatest(max(r.redriven_at), max(a.redriven_at)) < max(d.received_at), true)
         ) dead USING (message_no)) AS unsettled,
     (SELECT count(*) FROM items JOIN run_tables USING (resource)
         WHERE phase = 'after' AND role = 'orders') AS stored_items

@@ -24,8 +24,9 @@ items come by themselves. Words, with ``1`` for any invocation:
 ``1*``          its messages are deleted now
 ``send#A4``     a message that nobody receives; ``plan#A4`` one that the queue never took
 ``dlq#2``       message 2 is in the dead-letter queue; ``aside#2`` another one with its body
-``redrive#2``   it is moved back from there: ``1<#2/resent`` is then its new physical message,
-                and ``dlq#2/resent`` that one in the dead-letter queue
+``redrive#2``   it is moved back from there (``redrive#0``: all are): ``1<#2/resent`` is then
+                its new physical message, ``dlq#2/resent`` that one in the dead-letter queue
+``resend#0``    the plan is sent again
 ``skip#2``      message 2 is received and given to no invocation (receive-without-run)
 ``wipe#2``      somebody deletes the item of message 2's order (item-deleted)
 ``=A4 =A``      the final item of order A has quantity 4, or is missing
@@ -265,8 +266,8 @@ class _History:
         if verb == "skip":
             self.skip(self.messages[int(argument) - 1], now)
             return
-        if verb == "redrive":
-            self.fired({"fault": "redrive"}, now, message_no=int(argument))
+        if verb in ("redrive", "resend"):
+            self.fired({"fault": verb}, now, message_no=int(argument) or None)
             return
         sqs_id = f"s{argument}" if verb == "dlq" else f"set-aside-{argument}"
         sqs_id += "-resent" if "resent" in options else ""

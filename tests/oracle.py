@@ -198,7 +198,7 @@ class _Oracle:
                 self.of_order[owner].append(write)
         self.wiped: dict[str, list[_Write]] = defaultdict(list)
         for write in self.writes:
-            if self.by_somebody(write):
+            if self.by_somebody(write) and write.before != NO_ITEM:
                 self.wiped[self.wiped_order(write)].append(write)
         self.effects: dict[tuple[str | None, int], list[Effect]] = defaultdict(list)
         for effect in kinds[Effect]:
@@ -370,14 +370,15 @@ class _Oracle:
         }
         for sqs_id, physical in by_id.items():
             number = physical.message.message_no
-            left = [at for i, at in moved.items() if letters[i][1] == number]
-            foreign = any(letters[i][1] == number and i not in by_id for i in moved)
             last_at = max((d.received_at for d in physical.deliveries), default=0)
-            came_anew = left and any(
-                at > max(left) and by_id[other].message.message_no == number
-                for other, at in first_at.items()
+            left = [at for i, at in moved.items() if i == sqs_id]
+            foreign = [i for i in moved if letters[i][1] == number and i not in by_id]
+            left += [max(moved[i] for i in foreign)] if foreign else []
+            newest = max(
+                (at for i, at in first_at.items() if by_id[i].message.message_no == number),
+                default=0,
             )
-            if came_anew and last_at <= max(left) and (sqs_id in moved or foreign):
+            if any(last_at <= at < newest for at in left):
                 continue  # it goes on under another id
             dead_at = letters[sqs_id][0] if sqs_id in letters and sqs_id not in moved else None
             physical.fate = self.fate(physical, dead_at, renamed, bodies)
@@ -688,26 +689,37 @@ class _Oracle:
                     self.ended
                     and self.run.result.processed is not None
                     and Result.DUPLICATE in results
+                    and self.stored_by(refused, writes)
                     and Result.PROCESSED not in said
                     and all(p.fate != "open" for p in physical)
                 ):
                     yield FindingKind.SELF_CONFLICT
 
     def by_own_attempt(self, write: _Write) -> bool:
+        return bool(self.own_attempts(write))
+
+    def own_attempts(self, write: _Write) -> list[_Write]:
+        """Those earlier ones that it was refused by."""
         if write.item.decision is not Decision.REJECTED:
-            return False
+            return []
         if write.call.decision is not Decision.REJECTED:
-            return False  # the handler does not know
-        return any(
-            other.accepted
+            return []  # the handler does not know
+        return [
+            other
+            for other in self.of_place[write.place]
+            if other.accepted
             and not other.told
             and other.changes
             and other.item.action is write.item.action
             and other.call.invocation_id == write.call.invocation_id
             and other.call.call_id < write.call.call_id
             and (None in (write.before, other.item.after) or write.before == other.item.after)
-            for other in self.of_place[write.place]
-        )
+        ]
+
+    def stored_by(self, refused: _Write, writes: list[_Write]) -> bool:
+        """What refused it gave the order its result."""
+        inserts = {w.call.call_id for w in self.inserts(writes)}
+        return any(w.call.call_id in inserts for w in self.own_attempts(refused))
 
     def is_own_again(self, invocation_id: int, item: CallItem) -> bool:
         return any(

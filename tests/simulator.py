@@ -604,8 +604,8 @@ class World:
         order = physical.order
         place = order.style.table, item_text(order.item_key)
         before = self.store.get(place)
-        if self.stored(order) is None:
-            return
+        if self.stored(order) is None and before is not None:
+            return  # a claim; what is not there any more was deleted by another one
         call_id = self.ids.next("call")
         call = Call(
             call_id, None, 1, None, "dynamodb", "DeleteItem", place[0], None, self.now, self.now
@@ -624,7 +624,9 @@ class World:
                 item_text(None),
             )
         )
-        self.fired("item-deleted", message_no=physical.message.message_no, call_id=call_id)
+        if before is not None:
+            number = physical.message.message_no
+            self.fired("item-deleted", message_no=number, call_id=call_id)
 
     def arrive_dead(self, sqs_id: str, message_no: int, receives: int) -> Steps:
         yield

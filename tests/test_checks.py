@@ -464,6 +464,7 @@ DIRTY += [
         RUN,
         {"double-accept"},
     ),
+    ("lost, and there was nothing to delete", "1<A4 1>. wipe#1", RUN, {"lost-order"}),
     (
         "lost beside another that somebody deleted",
         "1<A4 1+ 1>p wipe#1 2<B4 2>.",
@@ -722,6 +723,13 @@ CLEAN += [
         RUN,
     ),
     (
+        "own claim recognised, the order stored by one that crashed",
+        "1<A4 1+/on=guard/status=INPROGRESS 1+ 1>crash/fault=crash-before-answer "
+        "2<#1 2+/any/on=guard/status=INPROGRESS/reply=unknown/fault 2-/on=guard 2- "
+        "2+/any/update/on=guard/status=COMPLETED 2>d",
+        RUN,
+    ),
+    (
         "two copies in a batch, a reply lost",
         "1<A4,A4 1+/reply=unknown/fault 1- 1>d",
         BATCHES,
@@ -740,6 +748,16 @@ CLEAN += [
     ("moved back under its old id", "1<A4 1! 1>f dlq#1 redrive#1 2<#1 2+ 2>p", RUN),
     ("moved back under a new id twice", "1<A4 1! 1>f aside#1 redrive#1 2<#1/resent 2+ 2>p", RUN),
     ("moved back, not yet received", "1<A4 1! 1>f dlq#1 redrive#1", NOT_DRAINED),
+    (
+        "all moved back at once",
+        "1<A4 1! 1>f dlq#1 2<B4 2! 2>f dlq#2 redrive#0 3<#1/resent 3+ 3>p 4<#2/resent 4+ 4>p",
+        RUN,
+    ),
+    (
+        "somebody came too late to delete it",
+        "1<A4 1+ 1>p wipe#1 wipe#1 2<A4 2+ 2>p",
+        RUN,
+    ),
     ("poison moved back and refused", "1<X! 1>f dlq#1 redrive#1 2<#1/resent 2>f dlq#1/resent", RUN),
     ("sent again by the producer", "1<A4 1+ 1>p 2<#1/resent 2- 2>d", RUN),
     ("never given to the handler", "send#A4 skip#1 skip#1 skip#1 dlq#1", RUN),

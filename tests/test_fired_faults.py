@@ -58,6 +58,8 @@ def lanes_of(run_dir: Path, key: str) -> Iterator[Lanes]:
         # of the message alone
         ("1<A4 1+ 1>p 2<A4 2- 2>f dlq#2 redrive#2 3<#2/resent 3- 3>f dlq#2/resent",
          ["redrive on message 2"]),
+        # of all messages at once
+        ("1<A4 1+/any 1>p resend#0 2<#1/resent 2+/any 2>p", ["resend"]),
         # not of other orders
         ("1<B4 1+/fault=slow 1>p 2<A4 2>.", []),
     ],
@@ -197,5 +199,6 @@ def test_equal_numbers_are_one_key_where_keys_are_numbers(
 def test_what_was_moved_back_is_not_settled(tmp_path: Path) -> None:
     run = replace(RUN, status=RunStatus.NOT_DRAINED)
     assert judged(tmp_path / "dead", "1<A4 1! 1>f dlq#1", run).counts.unsettled == 0
-    verdict = judged(tmp_path / "moved", "1<A4 1! 1>f dlq#1 redrive#1", run)
-    assert verdict.counts.unsettled == 1
+    for which in ("1", "0"):
+        text = f"1<A4 1! 1>f dlq#1 2<B4 2! 2>f redrive#{which} dlq#2"
+        assert judged(tmp_path / which, text, run).counts.unsettled == 1

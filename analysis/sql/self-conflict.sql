@@ -6,8 +6,9 @@
 -- * The message failed: the handler reported it or raised, with no later call in the way that
 --   did not succeed. (A killed process fails for another reason.)
 -- * A side effect of the order is missing.
--- * It was reported as a duplicate, and although `[result]` names a field for it, nobody ever
---   reports the order as processed: only the invocation that stored it could have.
+-- * The first attempt stored the order, which was then reported as a duplicate, and although
+--   `[result]` names a field for it, nobody ever reports the order as processed: only the
+--   invocation that stored it could have.
 --
 -- Only an invocation with one message of the order is judged: of two copies in one batch the
 -- second is rightly refused. A delete that was sent again found its work done.
@@ -21,7 +22,8 @@ WITH untold AS (
     WHERE w.decision = 'rejected' AND w.reply = 'rejected' AND w.call_id > u.call_id
 ), own AS MATERIALIZED (
     SELECT a.call_id, min(a.own_call_id) AS own_call_id, a.invocation_id,
-        any_value(a.order_no) AS order_no
+        any_value(a.order_no) AS order_no,
+        bool_or(a.own_call_id IN (SELECT call_id FROM inserts)) AS stored
     FROM again a
     JOIN images r ON r.call_id = a.call_id AND r.place_no = a.place_no
     JOIN images w ON w.call_id = a.own_call_id AND w.place_no = a.place_no
@@ -35,7 +37,7 @@ WITH untold AS (
     GROUP BY invocation_id, order_no HAVING count(*) = 1
 ), met AS MATERIALIZED (
     -- A guard's key need not tell the order.
-    SELECT s.*, w.call_id, w.own_call_id FROM own w JOIN single s
+    SELECT s.*, w.call_id, w.own_call_id, w.stored FROM own w JOIN single s
         ON s.invocation_id = w.invocation_id
         AND (s.order_no = w.order_no OR (w.order_no IS NULL AND s.alone))
 ), hindered AS (
@@ -55,7 +57,7 @@ WITH untold AS (
     WHERE order_no IN (SELECT order_no FROM missing_effects)
     UNION ALL
     SELECT *, 'nobody reported the order as processed' FROM met
-    WHERE result = 'duplicate' AND (SELECT ended AND names_processed FROM facts)
+    WHERE stored AND result = 'duplicate' AND (SELECT ended AND names_processed FROM facts)
         AND order_no NOT IN (
             SELECT h.order_no FROM (FROM handled SEMI JOIN met USING (order_no)) h
             WHERE h.result = 'processed'

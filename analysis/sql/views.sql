@@ -186,7 +186,7 @@ LEFT JOIN (
     WHERE name = 'item-deleted' AND call_id IS NOT NULL GROUP BY call_id
 ) f USING (call_id)
 LEFT JOIN planned p USING (message_no)
-WHERE w.role = 'orders' AND w.decision = 'accepted' AND w.action = 'delete';
+WHERE w.role = 'orders' AND w.decision = 'accepted' AND w.action = 'delete' AND w.changed;
 
 -- An insert gives an order its result: accepted, nothing complete before it. One that the
 -- same invocation deleted again (compensation) is undone and does not count.
@@ -322,15 +322,19 @@ WITH hindered AS (
     LEFT JOIN redriven m ON m.message_no = l.message_no
 ), superseded AS (
     -- The old ids of what was received again under a new one.
-    SELECT p.sqs_message_id FROM physical p
-    JOIN (
-        SELECT message_no, max(dead_at) AS dead_at FROM dead WHERE moved GROUP BY message_no
-    ) d USING (message_no)
+    SELECT p.sqs_message_id FROM (
+        SELECT p.*, d.dead_at FROM physical p
+        JOIN (FROM dead WHERE moved) d USING (sqs_message_id)
+        UNION ALL
+        SELECT p.*, d.dead_at FROM physical p
+        JOIN (
+            SELECT message_no, max(dead_at) AS dead_at FROM dead
+            WHERE moved AND is_foreign GROUP BY message_no
+        ) d USING (message_no)
+    ) p
     JOIN (SELECT message_no, max(first_at) AS last_at FROM received GROUP BY message_no) n
         USING (message_no)
-    WHERE coalesce(p.received_at <= d.dead_at, true) AND n.last_at > d.dead_at
-        AND (p.sqs_message_id IN (SELECT sqs_message_id FROM dead WHERE moved)
-            OR p.message_no IN (SELECT message_no FROM dead WHERE moved AND is_foreign))
+    WHERE coalesce(p.received_at <= p.dead_at, true) AND n.last_at > p.dead_at
 ), renamed AS (
     SELECT message_no, moved FROM dead WHERE is_foreign
 ), same_body AS (

@@ -366,6 +366,12 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
     ),
     ("overwrite, run killed", "1<A4 1+/any 1>p 2<A4 2+/any", KILLED, {"overwrite"}),
     (
+        "poison acknowledged after a read, run killed",
+        "1<X! 1r 1>.",
+        KILLED,
+        {"poison-acknowledged"},
+    ),
+    (
         "conflict acknowledged, run killed",
         "1<A4 1+ 1>p 2<A5 2- 2>d 3<A4",
         KILLED,

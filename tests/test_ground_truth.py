@@ -111,8 +111,11 @@ def test_the_order_of_the_rows_means_nothing() -> None:
     assert judged(again) == judged(planted)
 
 
-def test_no_seam_where_tables_are_joined_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_seam_where_tables_are_joined_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planted = evidence_set(5, Setup(), 40, PLANTS)
-    whole = judged(planted)
+    write_rows(tmp_path, planted.rows, planted.run)
+    whole = judge(tmp_path)
     monkeypatch.setattr(base, "SLICE", 30)
-    assert judged(planted) == whole
+    assert judge(tmp_path) == whole

@@ -357,6 +357,12 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
         CLAIMS,
         {"duplicate-failed"},
     ),
+    (
+        "order dead-lettered as it was received",
+        "1<A4/receives=3&dlq#1 1! 1>f",
+        LONG_AFTER,
+        {"dead-lettered-order"},
+    ),
     # a definite finding counts in a run that was killed
     (
         "reference written, run killed",

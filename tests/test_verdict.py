@@ -25,11 +25,12 @@ from analysis.findings import (
     Verdict,
     VerdictWord,
 )
-from analysis.schema import ExpectInfo, ResultInfo, RunInfo, RunStatus
+from analysis.schema import Call, Decision, ExpectInfo, ResultInfo, RunInfo, RunStatus
 from analysis.store import finish_evidence, open_evidence
 from analysis.verdict import judge, read_verdict, write_verdict
 from tests.histories import RUN, write_history
 from tests.sample_run import Sample, write_run
+from tests.test_checks import add_row
 
 GOOD = "1<A4 2<A4 1.&2. 1+ 2- 1>p 2>d"
 BAD = "1<A4 1+/any 1>p 2<A4 2+/any 2>p"
@@ -145,6 +146,24 @@ def test_a_rule_that_is_not_met_is_inconclusive(
 )
 def test_unknown_writes_that_the_evidence_settles(tmp_path: Path, text: str) -> None:
     assert verdict_on(tmp_path, text).verdict is VerdictWord.PASS
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "decision", "word"),
+    [
+        ("dynamodb", "BatchWriteItem", Decision.ACCEPTED, VerdictWord.INCONCLUSIVE),
+        ("dynamodb", "PutItem", Decision.UNKNOWN, VerdictWord.INCONCLUSIVE),
+        ("dynamodb", "PutItem", Decision.FAILED, VerdictWord.PASS),
+        ("dynamodb", "DescribeTable", Decision.ACCEPTED, VerdictWord.PASS),
+        ("sqs", "PutItem", Decision.ACCEPTED, VerdictWord.PASS),
+    ],
+)
+def test_a_write_of_which_the_items_are_not_known(
+    tmp_path: Path, service: str, operation: str, decision: Decision, word: VerdictWord
+) -> None:
+    write_history(tmp_path, GOOD)
+    add_row(tmp_path, Call(9, 1, 1, None, service, operation, None, None, 6, 6, decision))
+    assert judge(tmp_path).verdict is word
 
 
 def test_a_message_that_the_queue_never_took(tmp_path: Path) -> None:

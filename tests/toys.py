@@ -1,0 +1,310 @@
+"""Toy programs for exploring: handlers as generators, a store of texts, no AWS.
+
+A program yields calls and is sent the text of their replies; what it returns is its answer.
+A lost or throttled call is made again for it, as an SDK does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+from loadtest.explore.model import (
+    LOST,
+    THROTTLED,
+    Answer,
+    Call,
+    Fault,
+    History,
+    Items,
+    Limits,
+    Reply,
+    Run,
+)
+from loadtest.explore.world import Bounds, Learned, Stored, World
+
+Program = Callable[[Run], Generator[Call, str, Answer]]
+
+DONE = Answer("processed", succeeded=True)
+DUPLICATE = Answer("duplicate", succeeded=True)
+FAILED = Answer("error", succeeded=False)
+REJECTED = "rejected"
+ABSENT = "absent"
+
+
+# --- calls: the text says it all, the store reads it again ----------------------------
+
+
+def get(item: str, stale: bool = False) -> Call:
+    return Call(f"get {item}", reads=frozenset({item}), may_be_stale=stale)
+
+
+def put(item: str, content: str) -> Call:
+    return Call(f"put {item} {content}", writes=frozenset({item}))
+
+
+def insert(item: str, content: str) -> Call:
+    return change(item, ABSENT, content)
+
+
+def change(item: str, old: str, content: str) -> Call:
+    both = frozenset({item})
+    return Call(f"change {item} {content} {old}", reads=both, writes=both)
+
+
+def add(item: str, number: int = 1) -> Call:
+    both = frozenset({item})
+    return Call(f"add {item} {number}", reads=both, writes=both)
+
+
+def delete(item: str) -> Call:
+    return Call(f"delete {item}", writes=frozenset({item}))
+
+
+def scan() -> Call:
+    return Call("scan", everything=True)
+
+
+class ToyStore:
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def apply(self, items: Items, call: Call) -> tuple[Reply, Items]:
+        self.asked += 1
+        held = dict(items)
+        match call.text.split():
+            case ["get", item]:
+                return Reply(held.get(item, ABSENT), wrote=False), items
+            case ["scan"]:
+                return Reply(repr(items), wrote=False), items
+            case ["put", item, content]:
+                held[item] = content
+            case ["change", item, content, old]:
+                if held.get(item, ABSENT) != old:
+                    return Reply(REJECTED, wrote=False), items
+                held[item] = content
+            case ["add", item, number]:
+                held[item] = str(int(held.get(item, "0")) + int(number))
+                return Reply(held[item], wrote=True), tuple(sorted(held.items()))
+            case ["delete", item]:
+                held.pop(item, None)
+            case _:
+                raise ValueError(call.text)
+        return Reply("ok", wrote=True), tuple(sorted(held.items()))
+
+
+class ToyHandler:
+    """Runs a program from its start for every question."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.runs = 0
+
+    async def next(self, run: Run, history: History) -> Call | Answer:
+        self.runs += 1
+        going = self.program(run)
+        try:
+            call = next(going)
+            for reply in history:
+                if reply not in (LOST, THROTTLED):
+                    call = going.send(reply.text)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+        return call
+
+
+@dataclass(frozen=True)
+class ToyMeaning:
+    """Copies of order ``o`` with details ``d``, unless said otherwise; items ``order:<key>``."""
+
+    details: Sequence[str] = ()  # of each copy
+    orders: Sequence[str] = ()
+    effects: tuple[str, ...] = ()
+
+    def message(self, copy: int) -> tuple[str, str]:
+        order = self.orders[copy] if self.orders else "o"
+        return order, self.details[copy] if self.details else "d"
+
+    def stored(self, item: str, content: str) -> Stored | None:
+        if not item.startswith("order:"):
+            return None
+        return Stored(item.removeprefix("order:"), content, complete=content != "claim")
+
+
+# --- handlers with known faults and their right twins ---------------------------------
+
+ORDER = "order:o"
+PAY = "effect:pay:o"
+
+
+def read_then_write(run: Run) -> Generator[Call, str, Answer]:
+    if (yield get(ORDER)) != ABSENT:
+        return DUPLICATE
+    yield put(ORDER, "d")
+    return DONE
+
+
+def conditional_put(run: Run) -> Generator[Call, str, Answer]:
+    if (yield insert(ORDER, "d")) == REJECTED:
+        return DUPLICATE
+    return DONE
+
+
+def read_add_put(run: Run) -> Generator[Call, str, Answer]:
+    if (yield get(ORDER)) != ABSENT:
+        return DUPLICATE
+    yield add(PAY)
+    yield put(ORDER, "d")
+    return DONE
+
+
+def claim_then_effect(run: Run) -> Generator[Call, str, Answer]:
+    """Right without faults; a crash between the two loses the effect."""
+    if (yield insert(ORDER, "d")) == REJECTED:
+        return DUPLICATE
+    yield add(PAY)
+    return DONE
+
+
+def effect_once_by_marker(run: Run) -> Generator[Call, str, Answer]:
+    """Right: order and effect are one transaction."""
+    both = frozenset({ORDER, PAY})
+    if (yield Call("settle", reads=both, writes=both)) == REJECTED:
+        return DUPLICATE
+    return DONE
+
+
+def takeover(run: Run) -> Generator[Call, str, Answer]:
+    """A claim of an earlier epoch is taken over; right, since its owner cannot be alive."""
+    claim = "claim"
+    held = yield get("lock:o")
+    if held == "done":
+        return DUPLICATE
+    mine = f"{claim}-{run.copy}-{run.receive}-{run.epoch}"
+    if held == ABSENT:
+        won = yield insert("lock:o", mine)
+    elif int(held.rsplit("-", 1)[1]) < run.epoch:
+        won = yield change("lock:o", held, mine)
+    else:
+        return FAILED
+    if won == REJECTED:
+        return FAILED
+    yield insert(ORDER, "d")
+    yield change("lock:o", mine, "done")
+    return DONE
+
+
+def takeover_too_early(run: Run) -> Generator[Call, str, Answer]:
+    """A claim is taken over whoever holds it: two runs then write the order."""
+    held = yield get("lock:o")
+    if held == "done":
+        return DUPLICATE
+    mine = f"claim-{run.copy}-{run.receive}-{run.epoch}"
+    if (yield change("lock:o", held, mine)) == REJECTED:
+        return FAILED
+    yield put(ORDER, "d")
+    yield put("lock:o", "done")
+    return DONE
+
+
+def claim_never_released(run: Run) -> Generator[Call, str, Answer]:
+    """A crash between claim and order leaves the claim, and every later run gives up."""
+    if (yield insert(ORDER, "claim")) == REJECTED:
+        held = yield get(ORDER)
+        return FAILED if held == "claim" else DUPLICATE
+    yield change(ORDER, "claim", "d")
+    return DONE
+
+
+def stale_check(run: Run) -> Generator[Call, str, Answer]:
+    """Right with fresh reads of a lone copy that is received again; wrong with a stale one."""
+    if (yield get(ORDER, stale=True)) != ABSENT:
+        return DUPLICATE
+    yield put(ORDER, "d")
+    return DONE
+
+
+def counts_a_retry(run: Run) -> Generator[Call, str, Answer]:
+    """The SDK's next attempt of an addition whose reply was lost adds again."""
+    if (yield insert("lock:o", "d")) == REJECTED:
+        return DUPLICATE
+    yield add(PAY)
+    yield insert(ORDER, "d")
+    return DONE
+
+
+def six_calls(run: Run) -> Generator[Call, str, Answer]:
+    """Six calls, two items that all copies share, the rest of each copy's own."""
+    mine = f"log:{run.copy}"
+    yield get("config")
+    yield put(mine, "1")
+    if (yield insert(ORDER, "d")) == REJECTED:
+        yield get(ORDER)
+        yield put(mine, "duplicate")
+        return DUPLICATE
+    yield add("total")
+    yield put(f"audit:{run.copy}", "1")
+    yield put(mine, "2")
+    return DONE
+
+
+def polls_forever(run: Run) -> Generator[Call, str, Answer]:
+    while True:
+        yield get(ORDER)
+
+
+def random_program(seed: int) -> Program:
+    """One to four calls on two items that are shared and one of each copy's own; which call
+    comes next, and how the run ends, hang on the replies. Some programs may fail."""
+    rng = random.Random(seed)
+    length = rng.choice((1, 2, 2, 3, 3))
+    salt = rng.randrange(1_000_000)
+    may_fail = rng.random() < 0.3
+    may_scan = rng.random() < 0.1
+
+    def program(run: Run) -> Generator[Call, str, Answer]:
+        seen = ""
+        for _ in range(length):
+            dice = random.Random(f"{salt} {seen}")
+            item = dice.choice(("x", "x", "y", f"own:{run.copy}"))
+            call = dice.choice(
+                (
+                    get(item, stale=True),
+                    put(item, dice.choice("12")),
+                    insert(item, "1"),
+                    add("n") if item != "x" else get("n"),
+                    change(item, "1", "2"),
+                    delete(item),
+                    scan() if may_scan else get(item),
+                )
+            )
+            seen += " " + (yield call)
+        dice = random.Random(f"{salt} {seen} end")
+        return FAILED if may_fail and dice.random() < 0.3 else Answer(seen[-8:], succeeded=True)
+
+    return program
+
+
+def world(
+    program: Program,
+    copies: int,
+    faults: int = 0,
+    *,
+    kinds: Sequence[Fault] = tuple(Fault),
+    limits: Limits | None = None,
+    symmetric: bool = True,
+    max_receive_count: int = 3,
+    max_calls: int = 40,
+    meaning: ToyMeaning | None = None,
+) -> World:
+    bounds = Bounds(
+        bodies=(0,) * copies if symmetric else tuple(range(copies)),
+        faults=faults,
+        limits=limits if limits is not None else dict.fromkeys(kinds, faults),
+        max_receive_count=max_receive_count,
+        max_calls=max_calls,
+    )
+    learned = Learned(ToyHandler(program), ToyStore())
+    return World(learned, bounds, meaning or ToyMeaning())

@@ -28,9 +28,14 @@ class _OursHidden:
         return spec
 
 
-def main(code: str, client: str, handler: str) -> None:
+def arrange_path(code: str) -> None:
+    """Put the user's code first, and hide our packages."""
     sys.path.insert(0, code)
     sys.meta_path.insert(0, _OursHidden(code))
+
+
+def main(code: str, client: str, handler: str) -> None:
+    arrange_path(code)
     sys.argv = [client, handler]
     if client == "awslambdaric":
         runpy.run_module(client, run_name="__main__", alter_sys=True)

@@ -36,6 +36,7 @@ from consumer.clock import Clock
 from consumer.dynamodb_wire import Attributes, Exchange, Image
 from consumer.effects import Asked, Effects
 from consumer.faults import FaultName, Occupant, Strike
+from consumer.gate import Admit, WireCall
 from consumer.injector import Injector, fault_text
 from consumer.key_locks import Key, KeyLocks
 from consumer.recorder import Recorder
@@ -97,6 +98,13 @@ class _Received:
         """The body, empty when it is streamed."""
         return self.body if isinstance(self.body, bytes) else b""
 
+    @property
+    def wire_call(self) -> WireCall:
+        request = self.request
+        return WireCall(
+            request.method, request.raw_path, self.headers, self.known_body, self.subject
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
@@ -155,6 +163,8 @@ class Gateway:
         signatures; None for one that does not.
     :param injector: says which fault a call meets.
     :param effects: the calls that count as side effects; their numbers are their positions.
+    :param admit: every call of an invocation waits for this before it is recorded and sent;
+        other calls have a connection of their own each.
     """
 
     def __init__(
@@ -166,6 +176,7 @@ class Gateway:
         signer: Signer | None,
         injector: Injector,
         effects: Sequence[EffectInfo] = (),
+        admit: Admit | None = None,
     ) -> None:
         self.upstream_failures = 0
         """Calls to which the upstream gave no complete or no readable reply."""
@@ -177,6 +188,7 @@ class Gateway:
         self._signer = signer
         self._injector = injector
         self._effects = Effects(effects)
+        self._admit = admit
         # Kept only where a rule asks for it: one image of every item ever written.
         stale_reads = injector.plan.has(FaultName.STALE_READ)
         self._previous = PreviousImages() if stale_reads else None
@@ -246,6 +258,9 @@ class Gateway:
         invocation_id = occupant.current_invocation
         try:
             received = await _receive(request)
+            if self._admit is not None and invocation_id is not None:
+                await self._admit(occupant, received.wire_call)
+                sent_at = self._clock.now_ns()
             call = self._open_call(received, invocation_id, sent_at)
             wire = _understand(received)
             touched: Sequence[_Touched] | None = None
@@ -577,6 +592,8 @@ class Gateway:
         response = web.Response(
             status=reply.status, reason=reply.reason, headers=reply.headers, body=reply.body
         )
+        if self._admit is not None and attempt.call.invocation_id is None:
+            response.force_close()  # the processes forked from this one must not share it
         answered = replace(
             attempt.call,
             answered_at=self._clock.now_ns(),

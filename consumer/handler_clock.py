@@ -48,6 +48,39 @@ def library() -> Path:
     )
 
 
+def preloading(library: Path, others: Mapping[str, str]) -> dict[str, str]:
+    """What loads the library into a process that has these other variables.
+
+    Names and values are those of libfaketime's README and of the package's own
+    ``python-libfaketime``.
+    """
+    # By folder and name: LD_PRELOAD takes no path that contains a blank.
+    folders = [str(library.parent), others.get("LD_LIBRARY_PATH")]
+    preloaded = [_LIBRARY, others.get("LD_PRELOAD")]
+    return {
+        "LD_LIBRARY_PATH": ":".join(filter(None, folders)),
+        "LD_PRELOAD": ":".join(filter(None, preloaded)),
+        "FAKETIME_NO_CACHE": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+    }
+
+
+def is_loaded(pid: int) -> bool:
+    """Whether the library is in a process: the linker only warns when it is not."""
+    with contextlib.suppress(OSError):
+        return _LIBRARY in Path(f"/proc/{pid}/maps").read_text()
+    return False
+
+
+def remove_traces(pid: int) -> None:
+    """Remove the shared memory of a process that was killed, and so could not itself."""
+    # In this order: the library tolerates a semaphore left behind, but not memory alone.
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        with contextlib.suppress(OSError):
+            Path("/dev/shm", name).unlink()
+
+
 class HandlerClock:
     """The clock of one environment.
 
@@ -63,31 +96,16 @@ class HandlerClock:
         self._write()
 
     def variables(self, others: Mapping[str, str]) -> dict[str, str]:
-        """What to add to a process's environment that has these others.
-
-        Names and values are those of libfaketime's README and of the package's own
-        ``python-libfaketime``.
-        """
-        # By folder and name: LD_PRELOAD takes no path that contains a blank.
-        folders = [str(self._library.parent), others.get("LD_LIBRARY_PATH")]
-        preloaded = [_LIBRARY, others.get("LD_PRELOAD")]
-        return {
-            "LD_LIBRARY_PATH": ":".join(filter(None, folders)),
-            "LD_PRELOAD": ":".join(filter(None, preloaded)),
-            "FAKETIME_TIMESTAMP_FILE": str(self._path),
-            "FAKETIME_NO_CACHE": "1",
-            "DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
-        }
+        """What to add to a process's environment that has these others."""
+        return preloading(self._library, others) | {"FAKETIME_TIMESTAMP_FILE": str(self._path)}
 
     def check(self, pid: int) -> None:
-        """Make sure that the library is in a process: the linker only warns when it is not.
+        """Make sure that the library is in a process.
 
         :raises HandlerError: it is not.
         """
-        with contextlib.suppress(OSError):
-            if _LIBRARY in Path(f"/proc/{pid}/maps").read_text():
-                return
+        if is_loaded(pid):
+            return
         raise HandlerError(
             f"faults: clock has no effect, because {self._library} could not be loaded into the "
             "handler's process; it may be built for another processor. Build it here with: "
@@ -104,11 +122,7 @@ class HandlerClock:
             self._write()
 
     def remove_traces(self, pid: int) -> None:
-        """Remove the shared memory of a process that was killed, and so could not itself."""
-        # In this order: the library tolerates a semaphore left behind, but not memory alone.
-        for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
-            with contextlib.suppress(OSError):
-                Path("/dev/shm", name).unlink()
+        remove_traces(pid)
 
     def close(self) -> None:
         self._path.unlink(missing_ok=True)

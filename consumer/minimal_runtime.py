@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 _BASE = "/2018-06-01/runtime"
 
@@ -63,67 +63,104 @@ class _RuntimeApi:
         self._connection.request("POST", _BASE + path, body, headers)
         self._connection.getresponse().read()
 
-    def post_error(self, path: str, error_type: str, error: BaseException, request_id: str) -> None:
-        print(f"[ERROR] {error_type}: {error}", flush=True)
-        traceback.print_exception(error, file=sys.stdout)
-        shape = {
-            "errorMessage": str(error),
-            "errorType": error_type,
-            "requestId": request_id,
-            "stackTrace": traceback.format_tb(error.__traceback__),
-        }
-        headers = {"Lambda-Runtime-Function-Error-Type": error_type}
-        self.post(path, json.dumps(shape).encode(), headers)
+    def post_error(self, path: str, error_type: str, body: bytes) -> None:
+        self.post(path, body, {"Lambda-Runtime-Function-Error-Type": error_type})
 
 
-def _load(name: str) -> Any:
-    """:raises LookupError: naming Lambda's error type for what is wrong with ``name``."""
+def load(name: str) -> Any:
+    """The handler of this name.
+
+    :raises ImportFailedError: naming Lambda's error type for what is wrong.
+    """
     module_name, _, function_name = name.rpartition(".")
     try:
         module = importlib.import_module(module_name.replace("/", "."))
     except SyntaxError as error:
-        raise LookupError("Runtime.UserCodeSyntaxError", str(error)) from error
+        raise ImportFailedError("Runtime.UserCodeSyntaxError", str(error)) from error
     except ImportError as error:
         message = f"Unable to import module '{module_name}': {error}"
-        raise LookupError("Runtime.ImportModuleError", message) from error
+        raise ImportFailedError("Runtime.ImportModuleError", message) from error
+    except Exception as error:
+        raise ImportFailedError(type(error).__name__, str(error)) from error
     if not hasattr(module, function_name):
         message = f"Handler '{function_name}' missing on module '{module_name}'"
-        raise LookupError("Runtime.HandlerNotFound", message)
+        raise ImportFailedError("Runtime.HandlerNotFound", message)
     return getattr(module, function_name)
 
 
-def _one_invocation(api: _RuntimeApi, handler: Any) -> None:
-    headers, body = api.next()
-    request_id = headers["Lambda-Runtime-Aws-Request-Id"]
-    path = f"/invocation/{request_id}"
+class ImportFailedError(Exception):
+    """The handler cannot be imported.
+
+    Its cause, where there is one, has the traceback.
+    """
+
+    def __init__(self, error_type: str, message: str) -> None:
+        super().__init__(message)
+        self.error_type = error_type
+
+    def body(self) -> bytes:
+        """As the Runtime API wants it told."""
+        cause = self.__cause__
+        foreign = cause is not None and not isinstance(cause, ImportError | SyntaxError)
+        return _error_body(self.error_type, cause if foreign and cause else self, "")
+
+
+class Answer(NamedTuple):
+    """What became of an invocation."""
+
+    body: bytes
+    error_type: str | None = None  # None: the handler returned
+    content_type: str = "application/json"
+
+
+def invoke(handler: Any, event: bytes, context: Context) -> Answer:
+    """Run the handler once."""
     try:
-        answer = handler(json.loads(body), Context(headers))
+        answer = handler(json.loads(event), context)
     except Exception as error:
-        api.post_error(f"{path}/error", type(error).__name__, error, request_id)
-        return
+        name = type(error).__name__
+        return Answer(_error_body(name, error, context.aws_request_id), name)
     if isinstance(answer, bytes):
-        api.post(f"{path}/response", answer, {"Content-Type": "application/unknown"})
-        return
+        return Answer(answer, content_type="application/unknown")
     try:
-        encoded = json.dumps(answer, default=_json_default).encode()
+        return Answer(json.dumps(answer, default=_json_default).encode())
     except (TypeError, ValueError) as error:
         wrapped = ValueError(f"Unable to marshal response: {error}")
-        api.post_error(f"{path}/error", "Runtime.MarshalError", wrapped, request_id)
-        return
-    api.post(f"{path}/response", encoded, {"Content-Type": "application/json"})
+        name = "Runtime.MarshalError"
+        return Answer(_error_body(name, wrapped, context.aws_request_id), name)
+
+
+def _error_body(error_type: str, error: BaseException, request_id: str) -> bytes:
+    """The error's shape; it is printed, too."""
+    print(f"[ERROR] {error_type}: {error}", flush=True)
+    traceback.print_exception(error, file=sys.stdout)
+    shape = {
+        "errorMessage": str(error),
+        "errorType": error_type,
+        "requestId": request_id,
+        "stackTrace": traceback.format_tb(error.__traceback__),
+    }
+    return json.dumps(shape).encode()
+
+
+def _one_invocation(api: _RuntimeApi, handler: Any) -> None:
+    headers, event = api.next()
+    context = Context(headers)
+    path = f"/invocation/{context.aws_request_id}"
+    answer = invoke(handler, event, context)
+    if answer.error_type is not None:
+        api.post_error(f"{path}/error", answer.error_type, answer.body)
+    else:
+        api.post(f"{path}/response", answer.body, {"Content-Type": answer.content_type})
 
 
 def main(handler_name: str) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     api = _RuntimeApi()
     try:
-        handler = _load(handler_name)
-    except LookupError as error:
-        error_type, message = error.args
-        api.post_error("/init/error", error_type, ImportError(message).with_traceback(None), "")
-        sys.exit(1)
-    except Exception as error:
-        api.post_error("/init/error", type(error).__name__, error, "")
+        handler = load(handler_name)
+    except ImportFailedError as error:
+        api.post_error("/init/error", error.error_type, error.body())
         sys.exit(1)
     while True:
         _one_invocation(api, handler)

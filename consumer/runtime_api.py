@@ -31,6 +31,17 @@ class Job:
     event: bytes  # JSON
     deadline_ms: int  # milliseconds since the epoch
 
+    def headers(self, function_arn: str) -> dict[str, str]:
+        """What "next" says beside the event."""
+        return {
+            "Lambda-Runtime-Aws-Request-Id": self.request_id,
+            "Lambda-Runtime-Deadline-Ms": str(self.deadline_ms),
+            "Lambda-Runtime-Invoked-Function-Arn": function_arn,
+            "Lambda-Runtime-Trace-Id": (
+                f"Root=1-{self.deadline_ms // 1000:08x}-{'0' * 24};Sampled=0"
+            ),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -48,6 +59,12 @@ class Reply:
             return f"{shape['errorMessage']}\n{trace}".rstrip()
         except (ValueError, KeyError, TypeError, AttributeError):
             return self.body.decode("utf-8", "replace")
+
+
+def too_large() -> Reply:
+    """In place of an answer that is longer than Lambda allows."""
+    message = f"Response payload size exceeded {MAX_RESPONSE_BYTES} bytes"
+    return Reply(json.dumps({"errorMessage": message}).encode(), "Function.ResponseSizeTooLarge")
 
 
 class RuntimeApi:
@@ -120,13 +137,7 @@ class RuntimeApi:
                 return await self._next()
             case ["invocation", request_id, "response"]:
                 body = await _read(request)
-                if body is None:
-                    message = f"Response payload size exceeded {MAX_RESPONSE_BYTES} bytes"
-                    too_large = json.dumps({"errorMessage": message}).encode()
-                    reply = Reply(too_large, "Function.ResponseSizeTooLarge")
-                else:
-                    reply = Reply(body)
-                return self._settle(request_id, reply)
+                return self._settle(request_id, too_large() if body is None else Reply(body))
             case ["invocation", request_id, "error"]:
                 return self._settle(request_id, await _error_reply(request))
             case ["init", "error"]:
@@ -144,14 +155,8 @@ class RuntimeApi:
         job = await self._next_job
         if job is None:
             return _status(500, "Exit")
-        headers = {
-            "Lambda-Runtime-Aws-Request-Id": job.request_id,
-            "Lambda-Runtime-Deadline-Ms": str(job.deadline_ms),
-            "Lambda-Runtime-Invoked-Function-Arn": self._arn,
-            "Lambda-Runtime-Trace-Id": f"Root=1-{job.deadline_ms // 1000:08x}-{'0' * 24};Sampled=0",
-            # Exactly this: with a charset awslambdaric hands the handler raw bytes.
-            "Content-Type": "application/json",
-        }
+        # Exactly this type: with a charset awslambdaric hands the handler raw bytes.
+        headers = {**job.headers(self._arn), "Content-Type": "application/json"}
         return web.Response(body=job.event, headers=headers)
 
     def _settle(self, request_id: str, reply: Reply) -> web.Response:

@@ -1,0 +1,161 @@
+"""Holds the calls of a run until somebody says what becomes of them.
+
+A run makes one call at a time and waits for its reply; so between two calls it stands
+still, and which of several runs goes on is for the explorer to choose. The gate is behind a
+door of its own, where a call is answered from memory, or inside the recording gateway,
+where it then takes its real course.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from consumer import aws_wire
+from consumer.aws_wire import Subject
+from consumer.faults import Occupant
+
+_HEADER_BYTES = 64 * 1024  # as in the gateway
+
+
+@dataclass(frozen=True, slots=True)
+class WireCall:
+    """A call as it came in."""
+
+    method: str
+    target: str  # path and query as sent
+    headers: Mapping[str, str]
+    body: bytes  # empty when it is streamed
+    subject: Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A reply from memory."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+Admit = Callable[[Occupant, WireCall], Awaitable[None]]
+"""Waits until a call may go on. Raises ConnectionError when it never will."""
+
+
+class ParallelCallsError(Exception):
+    """A run made a call while another one of its calls was held."""
+
+    def __init__(self, first: WireCall, second: WireCall) -> None:
+        super().__init__(
+            f"{_name(first)} and {_name(second)} were under way at the same time: the handler "
+            "calls from several threads or tasks, whose order cannot be explored yet"
+        )
+
+
+class Gate:
+    """The gate of one run. Make it inside a running event loop."""
+
+    def __init__(self) -> None:
+        self._held: WireCall | None = None
+        self._let_go: asyncio.Future[Told | None] | None = None
+        self._closed = False
+        self._next: asyncio.Future[WireCall] = asyncio.get_running_loop().create_future()
+
+    def arrival(self) -> asyncio.Future[WireCall]:
+        """The call that is held, or the next one that will be.
+
+        It raises :class:`ParallelCallsError` when there is a second one.
+        """
+        return self._next
+
+    async def hold(self, asked: WireCall) -> Told | None:
+        """Wait; the reply to give, None for a connection reset, or for a call that is to
+        take its real course.
+
+        :raises ConnectionError: the run is over.
+        """
+        if self._closed:
+            raise ConnectionError
+        if self._held is not None:
+            error = ParallelCallsError(self._held, asked)
+            if self._next.done():
+                self._next = asyncio.get_running_loop().create_future()
+            self._next.set_exception(error)
+            self._next.exception()  # whether or not somebody waits for it
+            self.close()
+            raise ConnectionError
+        self._held = asked
+        self._let_go = asyncio.get_running_loop().create_future()
+        self._next.set_result(asked)
+        return await self._let_go
+
+    def let_go(self, told: Told | None) -> None:
+        """Let the call that is held have this."""
+        assert self._let_go is not None
+        let_go, self._let_go, self._held = self._let_go, None, None
+        self._next = asyncio.get_running_loop().create_future()
+        let_go.set_result(told)
+
+    def close(self) -> None:
+        """The run is over: nobody waits here any longer, and nobody comes in."""
+        self._closed = True
+        if self._let_go is not None and not self._let_go.done():
+            self._let_go.set_exception(ConnectionError())
+
+
+class Door:
+    """An endpoint whose calls are answered from memory. One run is behind it at a time.
+
+    Make it inside a running event loop.
+    """
+
+    def __init__(self) -> None:
+        self.gate: Gate | None = None
+        self._server = web.Server(
+            self._serve,
+            access_log=None,
+            auto_decompress=False,
+            max_line_size=_HEADER_BYTES,
+            max_field_size=_HEADER_BYTES,
+        )
+        self._listener: asyncio.Server | None = None
+
+    async def open(self) -> int:
+        """Listen; the port, on 127.0.0.1."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._server, "127.0.0.1", 0)
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            await self._server.shutdown(0)
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        gate = self.gate
+        try:
+            body = await request.content.read()
+            if gate is None:
+                return _hang_up(request)
+            subject = aws_wire.subject(request.method, request.raw_path, request.headers, body)
+            asked = WireCall(request.method, request.raw_path, request.headers, body, subject)
+            told = await gate.hold(asked)
+        except (ConnectionError, web.RequestPayloadError):
+            return _hang_up(request)
+        if told is None:
+            return _hang_up(request)
+        return web.Response(status=told.status, headers=told.headers, body=told.body)
+
+
+def _hang_up(request: web.BaseRequest) -> web.StreamResponse:
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()  # goes nowhere
+
+
+def _name(asked: WireCall) -> str:
+    return f"{asked.subject.service}:{asked.subject.operation}"

@@ -477,7 +477,7 @@ def multiply(evidence: Path, orders: int, copies: int) -> None:
                 elif name in ("item_key", "before", "after", "expected_item"):
                     columns.append(f"""replace({name}, '"A"', '"A' || n || '"') AS {name}""")
                 else:
-                    columns.append(name)
+                    columns.append(f'"{name}"')
             connection.execute(
                 f"CREATE OR REPLACE TABLE many AS SELECT {', '.join(columns)} "
                 f"FROM '{path}', range({orders}) AS times(n)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -210,8 +210,3 @@ async def _carried(directory: Path, url: str, settings: Settings, plan: Plan) ->
         write_run_info(run_dir, finished(info, stage, RunStatus.FINISHED, clock))
     finish_evidence(run_dir)
     return Carried(Run(run_dir), directory / "diary", settled, started_ns, tuple(stage.gone))
-
-
-def names_of(seen: Sequence[Seen], pick: Callable[[Seen], tuple[str, ...]]) -> list[str]:
-    """One member of all these events, in one list."""
-    return [name for one in seen for name in pick(one)]

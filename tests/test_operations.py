@@ -147,10 +147,12 @@ def test_the_whole_plan_is_sent_again(tmp_path: Path, emulator_url: str) -> None
         emulator_url,
         NEEDS_A_SECOND_CHANCE,
         plan_of("order-1", "order-2"),
+        FaultRule(FaultName.REDRIVE),
         FaultRule(FaultName.RESEND),
         queue={"visibility_timeout": 10},
     )
     assert ended.settled
+    assert ended.fired("redrive") == [], "nothing was in the dead-letter queue"
     for number in (1, 2):
         first, again = ended.deliveries(number)
         assert first["sqs_message_id"] != again["sqs_message_id"]
@@ -165,21 +167,6 @@ def test_the_whole_plan_is_sent_again(tmp_path: Path, emulator_url: str) -> None
     (fault,) = ended.fired("resend")
     assert fault["detail"] == "2 messages"
     assert ended.started_ns < fault["at"] < last
-
-
-def test_nothing_goes_back_from_an_empty_dead_letter_queue(
-    tmp_path: Path, emulator_url: str
-) -> None:
-    ended = carry_out(
-        tmp_path,
-        emulator_url,
-        NEEDS_A_SECOND_CHANCE,
-        plan_of("order-1"),
-        FaultRule(FaultName.REDRIVE),
-        queue={"visibility_timeout": 10},
-    )
-    assert ended.settled
-    assert ended.fired("redrive") == []
 
 
 # --- an item that somebody deletes ------------------------------------------------------

@@ -96,6 +96,7 @@ async def drive(
     url: str = "http://127.0.0.1/q",
     rate_per_s: float | None = None,
     stop: asyncio.Event | None = None,
+    **fifo: bool,
 ) -> tuple[list[dict[str, Any]], Ledger, Sent]:
     """Run the driver; the last line on record of every message, the ledger, the totals."""
     recorder = Recorder(directory)
@@ -110,6 +111,7 @@ async def drive(
         clock=HostClock(),
         sent=sent,
         injector=Injector(FaultPlan(), recorder, HostClock()),
+        **fifo,
     )
     try:
         await driver.run(stop or asyncio.Event())
@@ -219,3 +221,43 @@ async def test_stopping_sends_nothing_further(tmp_path: Path) -> None:
     assert sent.accepted == 1
     assert len(rows) == 3, "the whole plan is on record"
     assert ledger.all_sent
+
+
+async def test_a_fifo_queue_gets_a_group_for_each_order_and_an_id_for_each_message(
+    tmp_path: Path,
+) -> None:
+    keys = ("Order-1", " Order-1", "order\t1", "x" * 200)
+    messages = Plan(
+        tuple(
+            PlannedMessage(number, key, MessageKind.ORDER, "body", "{}", 0)
+            for number, key in enumerate(keys, 1)
+        )
+    )
+    async with scripted() as (queue, endpoint):
+        rows, _, _ = await drive(endpoint, messages, tmp_path / "stamp", fifo=True)
+        await drive(
+            endpoint, messages, tmp_path / "content", fifo=True, deduplicate_by_content=True
+        )
+    by_stamp, by_content = queue.batches
+    groups = [entry["MessageGroupId"] for entry in by_stamp]
+    assert groups == ["Order-1", "%20Order-1", "order%091", "x" * 128], "no blanks, 128 at most"
+    assert [entry["MessageDeduplicationId"] for entry in by_stamp] == [
+        f"run:{number}" for number in range(1, 5)
+    ]
+    assert not any("MessageDeduplicationId" in entry for entry in by_content)
+    assert all(row["accepted_at"] is not None for row in rows)
+
+
+async def test_what_a_fifo_queue_has_dropped_was_not_accepted(tmp_path: Path) -> None:
+    def same(entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """It says yes to all, with the id of the first."""
+        found = accept(entries)
+        return found | {"Successful": [one | {"MessageId": "m"} for one in found["Successful"]]}
+
+    async with scripted(same) as (_, endpoint):
+        rows, ledger, sent = await drive(endpoint, plan(2), tmp_path, fifo=True)
+    assert [row["error"] for row in rows] == [
+        None,
+        "the queue deduplicated it: it has kept message 1",
+    ]
+    assert (ledger.expected, sent.accepted, sent.refused) == ({1}, 1, 1)

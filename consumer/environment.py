@@ -34,7 +34,7 @@ from consumer.runtime_api import Job, Reply, RuntimeApi
 _ACCOUNT = "000000000000"
 INIT_TIMEOUT_S = 60.0
 """Lambda allows the init phase 10 s; a loaded laptop that starts many at once needs longer."""
-_KEPT_CHARACTERS = 16_384
+KEPT_CHARACTERS = 16_384
 _HERE = Path(__file__).parent
 _HTTP_EFFECT = re.compile(r"\{http:([^{}]+)\}")
 
@@ -218,7 +218,7 @@ class Environment:
             failed.cancel()
         if process.exited in done:
             await process.child.output_end()
-            status = _exit_words(process.exited.result())
+            status = exit_words(process.exited.result())
             raise self._init_error(f"the process ended ({status})\n{self._log.tail().strip()}")
         raise self._init_error(f"it did not finish its import within {INIT_TIMEOUT_S:g} s")
 
@@ -266,7 +266,7 @@ class Environment:
                     row,
                     Outcome.CRASHED,
                     "Runtime.ExitError",
-                    f"the process ended in mid-run ({_exit_words(process.exited.result())})",
+                    f"the process ended in mid-run ({exit_words(process.exited.result())})",
                 )
             else:
                 await self.kill()
@@ -278,7 +278,7 @@ class Environment:
                 )
         finally:
             self.current_invocation = None
-        kept = ended.response[:_KEPT_CHARACTERS] if ended.response is not None else None
+        kept = ended.response[:KEPT_CHARACTERS] if ended.response is not None else None
         self._recorder.write(replace(ended, response=kept))
         return ended
 
@@ -300,7 +300,7 @@ class Environment:
             ended_at=self._clock.now_ns(),
             outcome=outcome,
             error_type=error_type,
-            error_message=message[:_KEPT_CHARACTERS],
+            error_message=message[:KEPT_CHARACTERS],
         )
 
     async def kill(self) -> None:
@@ -377,5 +377,5 @@ class Environment:
         )
 
 
-def _exit_words(status: int) -> str:
+def exit_words(status: int) -> str:
     return f"exit status {status}" if status >= 0 else f"signal {-status}"

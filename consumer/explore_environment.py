@@ -11,13 +11,21 @@ import json
 import shutil
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from analysis.errors import HandlerError, UsageError
+from analysis.schema import Invocation, Outcome
 from consumer import handler_clock
-from consumer.environment import INIT_TIMEOUT_S, HandlerSpec, lambda_variables
+from consumer.environment import (
+    INIT_TIMEOUT_S,
+    KEPT_CHARACTERS,
+    HandlerSpec,
+    exit_words,
+    lambda_variables,
+)
+from consumer.gate import Gate, WireCall
 from consumer.processes import BoundedLog, Child, Processes
 from consumer.runtime_api import MAX_RESPONSE_BYTES, Job, Reply, too_large
 
@@ -210,3 +218,47 @@ async def _frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     return frame
+
+
+async def next_step(gate: Gate, fork: Fork, patience_s: float) -> WireCall | Ended | None:
+    """What a run does next: the call that is then held, or its end.
+
+    :returns: None when it does neither in time.
+    :raises ParallelCallsError: it made a call while another one was held.
+    """
+    arrival = gate.arrival()
+    either: list[asyncio.Future[Any]] = [arrival, fork.ended]
+    await asyncio.wait(either, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+    if fork.ended.done():
+        return fork.ended.result()
+    return arrival.result() if arrival.done() else None
+
+
+def with_end(row: Invocation, ended: Ended | None, ended_at: int, timeout_s: float) -> Invocation:
+    """An invocation with how it ended, in the words of an environment of a flood.
+
+    :param ended: None: it was killed at its timeout.
+    """
+    if ended is None:
+        outcome, error_type = Outcome.TIMED_OUT, "Sandbox.Timedout"
+        message = f"Task timed out after {timeout_s:.2f} seconds"
+    elif ended.reply is None:
+        outcome, error_type = Outcome.CRASHED, "Runtime.ExitError"
+        message = f"the process ended in mid-run ({exit_words(ended.status)})"
+    elif ended.reply.error_type is None:
+        return replace(
+            row,
+            ended_at=ended_at,
+            outcome=Outcome.RETURNED,
+            response=ended.reply.body.decode("utf-8", "replace"),
+        )
+    else:
+        outcome, error_type = Outcome.RAISED, ended.reply.error_type
+        message = ended.reply.error_message
+    return replace(
+        row,
+        ended_at=ended_at,
+        outcome=outcome,
+        error_type=error_type,
+        error_message=message[:KEPT_CHARACTERS],
+    )

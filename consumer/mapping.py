@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from analysis.errors import TargetError
@@ -270,8 +270,9 @@ class EventSourceMapping:
             )
         self._tally.in_flight += len(messages)
         self._injector.begin(invocation_id, messages[0].message_no, messages[0].receive_count)
+        event = sqs_event([received.message for received in messages], self._address)
         try:
-            ended = await environment.invoke(self._event(messages), invocation_id)
+            ended = await environment.invoke(event, invocation_id)
         finally:
             self._injector.end(invocation_id)
             self._tally.in_flight -= len(messages)
@@ -307,26 +308,6 @@ class EventSourceMapping:
             if fate.result is not None and number is not None and number not in reported:
                 reported.add(number)
                 self._recorder.write(ResultRow(invocation_id, number, fate.result, fate.detail))
-
-    def _event(self, messages: Sequence[Received]) -> bytes:
-        records = [
-            {
-                "messageId": received.sqs_message_id,
-                "receiptHandle": received.receipt_handle,
-                "body": received.message["Body"],
-                "attributes": received.message.get("Attributes", {}),
-                "messageAttributes": {
-                    name: _event_attribute(value)
-                    for name, value in received.message.get("MessageAttributes", {}).items()
-                },
-                "md5OfBody": received.message.get("MD5OfBody", ""),
-                "eventSource": "aws:sqs",
-                "eventSourceARN": self._address.arn,
-                "awsRegion": self._address.region,
-            }
-            for received in messages
-        ]
-        return json.dumps({"Records": records}, ensure_ascii=False).encode()
 
     # --- the dead-letter queue ---
 
@@ -388,6 +369,31 @@ class EventSourceMapping:
             self._recorder.write(sample)
             if role is QueueRole.QUEUE:
                 self._tally.visible = sample.visible
+
+
+def sqs_event(messages: Iterable[Mapping[str, Any]], queue: QueueAddress) -> bytes:
+    """The event for a batch.
+
+    :param messages: as ReceiveMessage gives them.
+    """
+    records = [
+        {
+            "messageId": message["MessageId"],
+            "receiptHandle": message["ReceiptHandle"],
+            "body": message["Body"],
+            "attributes": message.get("Attributes", {}),
+            "messageAttributes": {
+                name: _event_attribute(value)
+                for name, value in message.get("MessageAttributes", {}).items()
+            },
+            "md5OfBody": message.get("MD5OfBody", ""),
+            "eventSource": "aws:sqs",
+            "eventSourceARN": queue.arn,
+            "awsRegion": queue.region,
+        }
+        for message in messages
+    ]
+    return json.dumps({"Records": records}, ensure_ascii=False).encode()
 
 
 def _event_attribute(value: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ same replies lead to the same calls. That holds for what goes through Python's o
 monotonic one.
 """
 
+import encodings.idna  # noqa: F401 - the first connection of every run would import it
 import gc
 import importlib.util
 import json

@@ -1,0 +1,153 @@
+"""The messages of one exploration, and what each of their receives looks like to the handler.
+
+The same few messages are played many times: once to learn what the handler does, then once
+for each schedule that is carried out for real. Each *performance* has order ids, message
+ids and chance of its own, so that they can share one store and one set of evidence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.schema import MessageKind
+from consumer.clock import Clock
+from consumer.explore_environment import Start
+from consumer.mapping import sqs_event
+from consumer.runtime_api import Job
+from consumer.sqs_queue import QueueAddress
+from loadtest.explore.model import Run
+from loadtest.orders import (
+    Dice,
+    OrderShape,
+    body_text,
+    conflicting_values,
+    draw_values,
+    expected_item,
+    new_id,
+)
+from loadtest.plan import PlannedMessage
+
+LEARNING = 0
+"""The performance in which the handler is learned."""
+
+BASE_TIME_S = 1_767_225_600
+"""What a handler's clock says in the first epoch: the beginning of 2026. The same in every
+exploration, so that times in requests are the same too."""
+
+
+class Cast:
+    """
+    :param copies: messages in all, at most; smaller worlds take the first of them.
+    :param orders: the messages are theirs in turn.
+    :param conflict: the second message has the first one's order key and other details.
+    """
+
+    def __init__(
+        self, shape: OrderShape, *, copies: int, orders: int, conflict: bool, seed: int
+    ) -> None:
+        dice = Dice(seed, "explore details")
+        values = [draw_values(shape, dice) for _ in range(orders)]
+        self._shape = shape
+        self._seed = seed
+        self._orders = [number % orders for number in range(copies)]
+        self._values = [values[order] for order in self._orders]
+        kinds = [
+            MessageKind.ORDER if number < orders else MessageKind.COPY for number in range(copies)
+        ]
+        if conflict and copies > 1:
+            self._orders[1] = 0
+            self._values[1] = conflicting_values(shape, values[0], dice)
+            kinds[1] = MessageKind.CONFLICT
+            if orders > 1 and copies > 2:
+                self._orders[2], self._values[2], kinds[2] = 1, values[1], MessageKind.ORDER
+        self._kinds = kinds
+        told = [
+            (order, repr(value)) for order, value in zip(self._orders, self._values, strict=True)
+        ]
+        self.bodies = tuple(told.index(one) for one in told)
+        """One number a copy; copies with equal numbers have equal bodies."""
+
+    def keys(self, performance: int) -> list[str]:
+        """The order ids of a performance, in the order of its orders."""
+        keys: list[str] = []
+        for order in range(max(self._orders) + 1):
+            dice = Dice(self._seed, f"explore ids {performance} {order}")
+            keys.append(new_id(self._shape, dice, keys))
+        return keys
+
+    def messages(self, performance: int, copies: int, first_no: int = 1) -> list[PlannedMessage]:
+        keys = self.keys(performance)
+        messages = []
+        for copy in range(copies):
+            order_key = keys[self._orders[copy]]
+            body = body_text(self._shape, order_key, self._values[copy])
+            messages.append(
+                PlannedMessage(
+                    first_no + copy,
+                    order_key,
+                    self._kinds[copy],
+                    body,
+                    expected_item(self._shape, body),
+                    offset_ns=0,
+                )
+            )
+        return messages
+
+
+@dataclass(frozen=True, slots=True)
+class Receives:
+    """Makes the start of a run from its place in the world."""
+
+    queue: QueueAddress
+    timeout_s: float
+    seed: int
+    clock: Clock
+    pinned_clock: bool  # the handler's clock stands at a time given with each run
+
+    def message_id(self, performance: int, copy: int) -> str:
+        return _uuid(self.seed, "message", performance, copy)
+
+    def start(self, performance: int, run: Run, body: str, port: int) -> Start:
+        time_s = None
+        now_s = self.clock.now_ns() / 1e9
+        if self.pinned_clock:
+            now_s = BASE_TIME_S + run.epoch * self.queue.visibility_timeout_s
+            time_s = float(now_s)
+        place = self.seed, performance, run.copy, run.receive
+        job = Job(
+            _uuid("request", *place),
+            sqs_event([self._message(performance, run, body, now_s)], self.queue),
+            round((now_s + self.timeout_s) * 1000),
+        )
+        return Start(job, port, "/".join(map(str, place)), time_s)
+
+    def _message(self, performance: int, run: Run, body: str, now_s: float) -> dict[str, Any]:
+        sent_ms = str(round(now_s - run.epoch * self.queue.visibility_timeout_s) * 1000)
+        attributes = {
+            "ApproximateReceiveCount": str(run.receive),
+            "SentTimestamp": sent_ms,
+            "SenderId": "AIDAONCEPROOF",
+            "ApproximateFirstReceiveTimestamp": sent_ms,
+        }
+        message_id = self.message_id(performance, run.copy)
+        if self.queue.fifo:
+            attributes |= {
+                "SequenceNumber": f"{run.copy + 1:020d}",
+                "MessageGroupId": "onceproof",
+                "MessageDeduplicationId": message_id,
+            }
+        return {
+            "MessageId": message_id,
+            "ReceiptHandle": _uuid(self.seed, "receipt", performance, run.copy, run.receive),
+            "Body": body,
+            "Attributes": attributes,
+            "MD5OfBody": hashlib.md5(body.encode(), usedforsecurity=False).hexdigest(),
+        }
+
+
+def _uuid(*identity: object) -> str:
+    digest = hashlib.blake2b(repr(identity).encode(), digest_size=16).digest()
+    return str(uuid.UUID(bytes=digest, version=4))

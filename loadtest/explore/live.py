@@ -1,0 +1,516 @@
+"""Schedules carried out for real: real processes, the real store, real evidence.
+
+The explorer is the queue here, and the mapping: it receives, starts runs, deletes. Every
+call of a run is held inside the recording gateway until the schedule lets it go; faults are
+carried out by the same gateway as in a flood. Several schedules share one set of evidence,
+each with orders of its own, so that one pass of the checks judges them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from analysis.schema import (
+    Ack,
+    AckOutcome,
+    Delivery,
+    EffectInfo,
+    Invocation,
+    Message,
+    QueueRole,
+    Result,
+    ResultInfo,
+    ResultRow,
+    TableInfo,
+)
+from consumer.batch_response import fates
+from consumer.clock import Clock
+from consumer.explore_environment import Ended, Fork, Zygote, next_step, with_end
+from consumer.faults import FaultName, FaultPlan, FaultRule, Occupant, Place, Strike
+from consumer.gate import Gate, WireCall
+from consumer.gateway import Gateway
+from consumer.injector import Injector
+from consumer.recorder import Recorder
+from consumer.signing import Signer
+from loadtest.explore.cast import LEARNING, Cast, Receives
+from loadtest.explore.model import Choice, Fault, Run, Schedule
+from loadtest.explore.requests import placed, request_text
+from loadtest.plan import PlannedMessage
+
+_NAMES: Mapping[Fault, tuple[FaultName, ...]] = {
+    Fault.CRASH_BEFORE: (FaultName.CRASH_BEFORE_CALL,),
+    Fault.CRASH_AFTER: (FaultName.CRASH_AFTER_CALL,),
+    Fault.CRASH_BEFORE_ANSWER: (FaultName.CRASH_BEFORE_ANSWER,),
+    Fault.TIMEOUT: (FaultName.TIMEOUT,),
+    Fault.LOST_REPLY: (FaultName.LOST_REPLY,),
+    Fault.THROTTLE: (FaultName.THROTTLE,),
+    Fault.STALE_READ: (FaultName.STALE_READ,),
+    Fault.REDELIVER: (FaultName.REDELIVER_DURING, FaultName.REDELIVER_AFTER),
+}
+
+
+def fault_plan(seed: int) -> FaultPlan:
+    """The rules by whose numbers evidence names the faults of schedules."""
+    names = [name for names in _NAMES.values() for name in names]
+    return FaultPlan(tuple(FaultRule(name) for name in names), seed)
+
+
+class NotFollowedError(Exception):
+    """A run did something else than its schedule says."""
+
+    def __init__(self, position: int, choice: Choice, instead: str) -> None:
+        super().__init__(
+            f"step {position}, copy {choice.copy + 1}, receive {choice.receive}: expected "
+            f"{choice.call or 'its answer'}, got {instead}"
+        )
+        self.position = position  # in the schedule, from 1
+
+
+class EpochClock:
+    """The host's clock, ahead by the visibility timeouts that a schedule lets pass."""
+
+    def __init__(self, host: Clock) -> None:
+        self._host = host
+        self._ahead_ns = 0
+
+    def now_ns(self) -> int:
+        return self._host.now_ns() + self._ahead_ns
+
+    def pass_s(self, seconds: float) -> None:
+        self._ahead_ns += round(seconds * 1e9)
+
+
+class ScheduledInjector(Injector):
+    """Strikes where the schedule says so, and nowhere else."""
+
+    def __init__(self, plan: FaultPlan, recorder: Recorder, clock: Clock) -> None:
+        super().__init__(plan, recorder, clock)
+        self.struck = asyncio.Event()
+        """Set when a fault has been carried out."""
+        self._next: dict[int, Strike] = {}
+
+    def prepare(self, name: FaultName, invocation_id: int, place: Place) -> Strike:
+        """Let the next call of an invocation meet this fault."""
+        strike = self._next[invocation_id] = self.strike_of(name, place)
+        self.struck.clear()
+        return strike
+
+    def strike_of(self, name: FaultName, place: Place) -> Strike:
+        for number, rule in enumerate(self.plan.rules, 1):
+            if rule.name is name:
+                return Strike(number, rule, place, 0.0)
+        raise KeyError(name)
+
+    def strike_call(
+        self,
+        invocation_id: int | None,
+        *,
+        service: str,
+        operation: str,
+        resource: str | None,
+        sdk_id: str | None,
+    ) -> Strike | None:
+        return None if invocation_id is None else self._next.pop(invocation_id, None)
+
+    def fire(
+        self,
+        strike: Strike,
+        *,
+        delivery_id: int | None = None,
+        invocation_id: int | None = None,
+        call_id: int | None = None,
+        detail: str | None = None,
+    ) -> None:
+        super().fire(
+            strike,
+            delivery_id=delivery_id,
+            invocation_id=invocation_id,
+            call_id=call_id,
+            detail=detail,
+        )
+        self.opportunities[strike.number] += 1
+        self.struck.set()
+
+
+class _Slot:
+    """A door of the gateway, and the run that is behind it now."""
+
+    def __init__(self, number: int) -> None:
+        self.slot = number
+        self.current_invocation: int | None = None
+        self.port = 0
+        self.gate: Gate | None = None
+        self.fork: Fork | None = None
+
+    async def kill(self) -> None:
+        if self.fork is not None:
+            await self.fork.kill()
+
+
+@dataclass(slots=True)
+class _Going:
+    """A run that has not ended."""
+
+    run: Run
+    slot: _Slot
+    fork: Fork
+    gate: Gate
+    row: Invocation
+    delivery_id: int
+    calls: int = 0  # let go so far
+    step: WireCall | Ended | None = None  # where it stands; None: it stood nowhere in time
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A message on its way."""
+
+    message: PlannedMessage
+    sqs_message_id: str
+    receives: int = 0
+    failed_in: int = -1  # epoch
+    ended: bool = False  # deleted or dead-lettered
+    going: dict[int, _Going] = field(default_factory=dict)  # by receive
+
+
+class Stagehand:
+    """Carries out schedules, one after the other.
+
+    Make it inside a running event loop, and close it before the final items are read.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        zygote: Zygote,
+        cast: Cast,
+        receives: Receives,
+        recorder: Recorder,
+        clock: EpochClock,
+        *,
+        tables: Sequence[TableInfo],
+        effects: Sequence[EffectInfo],
+        signer: Signer | None,
+        faults: FaultPlan,
+        max_receive_count: int,
+        report_batch_item_failures: bool,
+        result_fields: ResultInfo,
+    ) -> None:
+        self.injector = ScheduledInjector(faults, recorder, clock)
+        self._zygote = zygote
+        self._cast = cast
+        self._receives = receives
+        self._recorder = recorder
+        self._clock = clock
+        self._max_receive_count = max_receive_count
+        self._report = report_batch_item_failures
+        self._fields = result_fields
+        self._gateway = Gateway(
+            url, clock, recorder, tables, signer, self.injector, effects, self._admit
+        )
+        self._free: list[_Slot] = []
+        self._slots = 0
+        self._epoch = 0
+
+    async def close(self) -> None:
+        await self._gateway.close()
+
+    async def play(
+        self, performance: int, schedule: Schedule, messages: Sequence[PlannedMessage]
+    ) -> None:
+        """Carry out one schedule.
+
+        :param messages: one for each copy.
+        :raises NotFollowedError: a run did something else. It and the others are killed.
+        :raises ParallelCallsError: a run had two calls under way at once.
+        :raises HandlerError: no run can be started any more.
+        :raises RecordingError: the evidence cannot be written.
+        """
+        there = [self._send(performance, copy, message) for copy, message in enumerate(messages)]
+        self._epoch = 0
+        names = self._names(performance)
+        try:
+            for position, choice in enumerate(schedule, 1):
+                await self._carry_out(performance, position, choice, there, names)
+            open_runs = [going.run for copy in there for going in copy.going.values()]
+            if open_runs:
+                last = open_runs[0]
+                raise NotFollowedError(
+                    len(schedule) + 1,
+                    Choice(last.copy, receive=last.receive),
+                    "no further step in the schedule while this run goes on",
+                )
+        finally:
+            for copy in there:
+                for going in list(copy.going.values()):
+                    await going.fork.kill()
+                    self._leave(copy, going)
+
+    def _names(self, performance: int) -> dict[str, str]:
+        """Order ids, here and where the schedule was learned, to what stands for both."""
+        return {
+            key: f"<order {number}>"
+            for keys in (self._cast.keys(performance), self._cast.keys(LEARNING))
+            for number, key in enumerate(keys, 1)
+        }
+
+    async def _carry_out(
+        self,
+        performance: int,
+        position: int,
+        choice: Choice,
+        there: Sequence[_Copy],
+        names: Mapping[str, str],
+    ) -> None:
+        copy = there[choice.copy]
+        going = copy.going.get(choice.receive)
+        if going is None:
+            going = await self._start(performance, choice.copy, copy, choice.receive, None)
+        self._compare(position, choice, going, names)
+        if choice.fault is Fault.REDELIVER:
+            await self._redeliver(performance, choice, copy, going)
+        elif choice.call is not None:
+            await self._let_go(choice, copy, going)
+        elif isinstance(going.step, WireCall):
+            await going.fork.kill()  # it has made all the calls that a run may make
+            self._fail(copy, going, None)
+        elif choice.fault is Fault.CRASH_BEFORE_ANSWER:
+            self._crash_before_answer(copy, going)
+        else:
+            self._answer(copy, going)
+
+    def _compare(
+        self, position: int, choice: Choice, going: _Going, names: Mapping[str, str]
+    ) -> None:
+        if going.step is None:
+            raise NotFollowedError(position, choice, "neither a call nor an answer in time")
+        if choice.call is None:
+            return
+        if not isinstance(going.step, WireCall):
+            row = with_end(going.row, going.step, 0, self._receives.timeout_s)
+            raise NotFollowedError(position, choice, f"the end of the run ({_end_words(row)})")
+        text = request_text(going.step)
+        if placed(text, names) != placed(choice.call, names):
+            raise NotFollowedError(position, choice, text)
+
+    # --- steps ---
+
+    async def _let_go(self, choice: Choice, copy: _Copy, going: _Going) -> None:
+        invocation_id = going.row.invocation_id
+        going.calls += 1
+        if choice.fault is not None:
+            place = replace(
+                self.injector.message_place(
+                    FaultRule(_NAMES[choice.fault][0]).about.where,
+                    copy.message.message_no,
+                    going.run.receive,
+                ),
+                call=going.calls,
+            )
+            self.injector.prepare(_NAMES[choice.fault][0], invocation_id, place)
+        going.gate.let_go(None)
+        if choice.fault is Fault.TIMEOUT:
+            await self._until_struck(going)
+            await going.fork.kill()
+            self._fail(copy, going, None)
+            return
+        going.step = await next_step(going.gate, going.fork, self._receives.timeout_s)
+        if choice.fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+            ended = going.step if isinstance(going.step, Ended) else await going.fork.ended
+            self._fail(copy, going, replace(ended, reply=None))
+
+    async def _until_struck(self, going: _Going) -> None:
+        struck = asyncio.create_task(self.injector.struck.wait())
+        either: list[asyncio.Future[Any]] = [struck, going.fork.ended]
+        await asyncio.wait(
+            either, timeout=self._receives.timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        struck.cancel()
+
+    async def _redeliver(
+        self, performance: int, choice: Choice, copy: _Copy, going: _Going
+    ) -> None:
+        """The message is received again at once: while this run goes on, or after it."""
+        goes_on = choice.call is not None
+        name = FaultName.REDELIVER_DURING if goes_on else FaultName.REDELIVER_AFTER
+        place = self.injector.message_place(
+            FaultRule(name).about.where, copy.message.message_no, going.run.receive
+        )
+        strike = self.injector.strike_of(name, place)
+        if not goes_on:
+            self._answer(copy, going)
+        again = await self._start(
+            performance, choice.copy, copy, copy.receives + 1, going.run.epoch
+        )
+        if goes_on:
+            self.injector.fire(
+                strike,
+                delivery_id=again.delivery_id,
+                invocation_id=going.row.invocation_id,
+                detail=f"delivery {again.delivery_id} starts together with this run",
+            )
+        else:
+            self.injector.fire(strike, delivery_id=going.delivery_id)
+
+    def _crash_before_answer(self, copy: _Copy, going: _Going) -> None:
+        name = FaultName.CRASH_BEFORE_ANSWER
+        place = self.injector.message_place(
+            FaultRule(name).about.where, copy.message.message_no, going.run.receive
+        )
+        strike = self.injector.strike_of(name, place)
+        self.injector.fire(strike, invocation_id=going.row.invocation_id)
+        self._fail(copy, going, Ended(-9, None))
+
+    def _answer(self, copy: _Copy, going: _Going) -> None:
+        assert isinstance(going.step, Ended)
+        row = self._end(going, going.step)
+        (fate,) = fates(
+            row,
+            [copy.sqs_message_id],
+            report_batch_item_failures=self._report,
+            fields=self._fields,
+        )
+        self._result(copy, going, fate.result, fate.detail)
+        if fate.succeeded:
+            self._ack(going, AckOutcome.DELETED)
+            copy.ended = True
+            self._leave(copy, going)
+        else:
+            self._return(copy, going)
+
+    def _fail(self, copy: _Copy, going: _Going, ended: Ended | None) -> None:
+        """The run ended without an answer.
+
+        :param ended: None: it was killed at its timeout.
+        """
+        row = self._end(going, ended)
+        self._result(copy, going, Result.FAILED, f"{row.error_type}: {row.error_message}")
+        self._return(copy, going)
+
+    def _return(self, copy: _Copy, going: _Going) -> None:
+        """The message stays in the queue, or goes where those go that have failed too often."""
+        self._ack(going, AckOutcome.RETURNED)
+        self._leave(copy, going)
+        copy.failed_in = max(copy.failed_in, going.run.epoch)
+        if not copy.ended and not copy.going and copy.receives >= self._max_receive_count:
+            copy.ended = True
+            delivery_id = self._deliver(copy, copy.receives + 1, None, QueueRole.DEAD_LETTER)
+            self._recorder.write(Ack(delivery_id, self._clock.now_ns(), AckOutcome.DEAD_LETTERED))
+
+    # --- what the queue and the mapping do ---
+
+    def _send(self, performance: int, copy: int, message: PlannedMessage) -> _Copy:
+        message_id = self._receives.message_id(performance, copy)
+        now = self._clock.now_ns()
+        self._recorder.write(
+            Message(
+                message_no=message.message_no,
+                order_key=message.order_key,
+                kind=message.kind,
+                body=message.body,
+                expected_item=message.expected_item,
+                intended_at=now,
+                sent_at=now,
+                accepted_at=now,
+                sqs_message_id=message_id,
+                attempts=1,
+            )
+        )
+        return _Copy(message, message_id)
+
+    async def _start(
+        self, performance: int, number: int, copy: _Copy, receive: int, epoch: int | None
+    ) -> _Going:
+        """Receive a message and start its run.
+
+        :param epoch: None: the earliest in which it may be received.
+        """
+        if epoch is None:
+            epoch = max(self._epoch, copy.failed_in + 1)
+        passed = epoch - self._epoch
+        if passed > 0:
+            self._clock.pass_s(passed * self._receives.queue.visibility_timeout_s)
+            self._epoch = epoch
+        copy.receives = receive
+        run = Run(number, receive, epoch)
+        slot = await self._slot()
+        invocation_id = self._recorder.next_id(Invocation)
+        delivery_id = self._deliver(copy, receive, invocation_id, QueueRole.QUEUE)
+        start = self._receives.start(performance, run, copy.message.body, slot.port)
+        row = Invocation(
+            invocation_id=invocation_id,
+            request_id=start.job.request_id,
+            environment=slot.slot,
+            cold=True,
+            started_at=self._clock.now_ns(),
+        )
+        self._recorder.write(row)
+        gate = slot.gate = Gate()
+        slot.current_invocation = invocation_id
+        slot.fork = self._zygote.fork(start)
+        going = copy.going[receive] = _Going(run, slot, slot.fork, gate, row, delivery_id)
+        going.step = await next_step(gate, slot.fork, self._receives.timeout_s)
+        return going
+
+    def _deliver(
+        self, copy: _Copy, receive: int, invocation_id: int | None, queue: QueueRole
+    ) -> int:
+        delivery_id = self._recorder.next_id(Delivery)
+        self._recorder.write(
+            Delivery(
+                delivery_id=delivery_id,
+                queue=queue,
+                sqs_message_id=copy.sqs_message_id,
+                message_no=copy.message.message_no,
+                receive_count=receive,
+                received_at=self._clock.now_ns(),
+                invocation_id=invocation_id,
+            )
+        )
+        return delivery_id
+
+    def _end(self, going: _Going, ended: Ended | None) -> Invocation:
+        row = with_end(going.row, ended, self._clock.now_ns(), self._receives.timeout_s)
+        self._recorder.write(row)
+        return row
+
+    def _result(
+        self, copy: _Copy, going: _Going, result: Result | None, detail: str | None
+    ) -> None:
+        if result is not None:
+            number = copy.message.message_no
+            self._recorder.write(ResultRow(going.row.invocation_id, number, result, detail))
+
+    def _ack(self, going: _Going, outcome: AckOutcome) -> None:
+        self._recorder.write(Ack(going.delivery_id, self._clock.now_ns(), outcome))
+
+    def _leave(self, copy: _Copy, going: _Going) -> None:
+        """The run is over: its door is free."""
+        going.gate.close()
+        going.slot.current_invocation = going.slot.gate = going.slot.fork = None
+        self._free.append(going.slot)
+        del copy.going[going.run.receive]
+
+    # --- doors ---
+
+    async def _slot(self) -> _Slot:
+        if self._free:
+            return self._free.pop(0)
+        self._slots += 1
+        slot = _Slot(self._slots)
+        url = await self._gateway.open_door(slot)
+        slot.port = int(url.rpartition(":")[2])
+        return slot
+
+    async def _admit(self, occupant: Occupant, asked: WireCall) -> None:
+        gate = occupant.gate if isinstance(occupant, _Slot) else None
+        if gate is None:
+            raise ConnectionError
+        await gate.hold(asked)
+
+
+def _end_words(row: Invocation) -> str:
+    return row.response or f"{row.error_type}: {row.error_message}"

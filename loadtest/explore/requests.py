@@ -1,0 +1,173 @@
+"""From a request on the wire to a :class:`~loadtest.explore.model.Call`: its text, and the
+items that it may look at and change. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from analysis.schema import Action, EffectInfo, TableInfo, item_text
+from consumer import dynamodb_wire
+from consumer.aws_wire import Protocol, short_name
+from consumer.dynamodb_wire import Attributes, Request
+from consumer.effects import Effects
+from consumer.gate import WireCall
+from loadtest.explore.model import Call
+from loadtest.explore.world import EFFECT
+
+TOKEN = "token:"
+"""How the items begin that stand for transactions that were made under a token."""
+SERVICE = "service:"
+"""How the items begin that count the calls that may have changed another service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an item is kept."""
+
+    table: str
+    key: Attributes
+
+    @property
+    def item(self) -> str:
+        return f"{self.table} {item_text(self.key)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """A request, and what it means."""
+
+    call: Call
+    wire_call: WireCall
+    request: Request | None  # of DynamoDB, where all its items are known
+    places: tuple[Place, ...]  # one for each of the request's touches
+    effects: tuple[str, ...]  # items of the side effects that it asks for, one for each
+
+
+class Reader:
+    """
+    :param tables: those whose keys are known; requests about others may touch anything.
+    """
+
+    def __init__(self, tables: Iterable[TableInfo], effects: Iterable[EffectInfo]) -> None:
+        self._keys = {
+            table.name: (table.key,) if table.sort is None else (table.key, table.sort)
+            for table in tables
+        }
+        declared = tuple(effects)
+        self._names = [effect.name for effect in declared]
+        self._effects = Effects(declared)
+
+    def key_names(self, table: str) -> tuple[str, ...]:
+        return self._keys[table]
+
+    def read(self, asked: WireCall) -> Understood:
+        subject = asked.subject
+        text = request_text(asked)
+        request, places = self._request(asked)
+        effects = tuple(
+            f"{EFFECT}{self._names[one.row.effect - 1]}:{one.row.order_key}"
+            for one in self._effects.asked(0, subject, asked.target, asked.body, request)
+        )
+        if subject.service == "dynamodb":
+            call = self._dynamodb_call(text, request, places, effects)
+        elif effects or subject.protocol is Protocol.HTTP:
+            call = Call(text, frozenset(effects), frozenset(effects))
+        else:
+            other = frozenset({f"{SERVICE}{subject.service}"})
+            call = Call(text, other, frozenset() if subject.reads else other)
+        return Understood(call, asked, request, places, effects)
+
+    def _request(self, asked: WireCall) -> tuple[Request | None, tuple[Place, ...]]:
+        if not asked.headers.get("X-Amz-Target", "").startswith(dynamodb_wire.TARGET):
+            return None, ()
+        request = dynamodb_wire.parse(asked.subject.operation, asked.body)
+        if request is None or not {short_name(one) for one in request.tables} <= self._keys.keys():
+            return None, ()
+        places = []
+        for touch in request.touches:
+            table = short_name(touch.table)
+            key = dynamodb_wire.key_of(touch.attributes, self._keys[table])
+            if key is None:
+                return None, ()
+            places.append(Place(table, key))
+        return request, tuple(places)
+
+    def _dynamodb_call(
+        self,
+        text: str,
+        request: Request | None,
+        places: tuple[Place, ...],
+        effects: tuple[str, ...],
+    ) -> Call:
+        if request is None:
+            return Call(text, everything=True)
+        if request.search is not None:
+            return Call(text, everything=True, may_be_stale=not request.search.consistent)
+        items = frozenset(place.item for place in places)
+        if not request.writes:
+            stale = any(not touch.consistent for touch in request.touches)
+            may_be_stale = stale and request.operation != "TransactGetItems"
+            return Call(text, items, may_be_stale=may_be_stale)
+        changed = {
+            place.item
+            for place, touch in zip(places, request.touches, strict=True)
+            if touch.action is not Action.CHECK
+        }
+        also = set(effects) | ({TOKEN + request.token} if request.token is not None else set())
+        return Call(text, items | also, frozenset(changed | also))
+
+
+def request_text(asked: WireCall) -> str:
+    """What is asked, the same for equal requests whatever their spelling."""
+    subject = asked.subject
+    if subject.protocol is Protocol.JSON:
+        content: Any = _json(asked.body)
+        return f"{subject.service}:{subject.operation} {content}"
+    if subject.protocol is Protocol.QUERY:
+        form = sorted(parse_qsl(asked.body.decode("utf-8", "replace"), keep_blank_values=True))
+        return f"{subject.service}:{subject.operation} {urlencode(form)}"
+    conditions = {
+        name.lower(): value for name, value in asked.headers.items() if name.lower()[:3] == "if-"
+    }
+    parts = [f"{subject.service}:{asked.method} {asked.target}", _json(asked.body)]
+    return " ".join([*parts, json.dumps(conditions, sort_keys=True)] if conditions else parts)
+
+
+def _json(body: bytes) -> str:
+    text = body.decode("utf-8", "backslashreplace")
+    try:
+        return json.dumps(msgspec.json.decode(body), sort_keys=True, ensure_ascii=False)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return text
+
+
+# In this order: what is longer and more particular goes first.
+_CHANCE = (
+    (re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"), "<uuid>"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"), "<time>"),
+    (
+        re.compile(r"(?<![0-9A-Za-z])1[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d+)?(?![0-9A-Za-z])"),
+        "<time>",
+    ),
+    (re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{16,}(?![0-9A-Za-z])"), "<hex>"),
+    (re.compile(r"(?<![0-9A-Za-z+/=_-])[0-9A-Za-z+/_-]{27,}={0,2}(?![0-9A-Za-z+/=_-])"), "<text>"),
+)
+
+
+def placed(text: str, names: Mapping[str, str] | None = None) -> str:
+    """A request with the places of ids, digests and times instead of their values.
+
+    :param names: texts to put in their places first, such as order ids.
+    """
+    for name, place in (names or {}).items():
+        text = text.replace(name, place)
+    for pattern, place in _CHANCE:
+        text = pattern.sub(place, text)
+    return text

@@ -1,0 +1,467 @@
+"""An exploration: the real handler and the real store, searched in memory, and every kind of
+ending that was found carried out once for real and judged.
+
+What is opened once serves any number of rungs: the store, the process that has imported the
+handler, and all that was learned of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from botocore.credentials import Credentials as BotocoreCredentials
+
+from analysis.findings import Finding, Verdict
+from analysis.schema import Phase, RunStatus
+from analysis.verdict import judge
+from consumer.clock import Clock
+from consumer.environment import HandlerSpec
+from consumer.explore_environment import Zygote
+from consumer.faults import NO_FAULTS
+from consumer.gate import ParallelCallsError, WireCall
+from consumer.gateway import Gateway
+from consumer.injector import Injector
+from consumer.processes import Processes
+from consumer.recorder import Recorder
+from consumer.signing import Signer
+from loadtest.config import Settings, fill_names, real_effects
+from loadtest.emulator import Emulator
+from loadtest.explore.cast import LEARNING, Cast, Receives
+from loadtest.explore.live import EpochClock, NotFollowedError, Stagehand, fault_plan
+from loadtest.explore.memo import Covered, Representative, search
+from loadtest.explore.model import Fault, NondeterministicError, Schedule
+from loadtest.explore.oracles import Known, RealHandler, RealStore, SettingsMeaning
+from loadtest.explore.requests import Reader
+from loadtest.explore.world import Bounds, Learned, World
+from loadtest.fault_rules import rule_info
+from loadtest.plan import Plan, PlannedMessage
+from loadtest.run import run_info, write_run_info
+from loadtest.stage import table_infos
+from loadtest.targets import LOCAL_CREDENTIALS, Endpoint
+
+_TOGETHER = 25
+"""Schedules in one set of evidence: few enough that a check shows all its findings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A schedule that was carried out for real."""
+
+    schedule: Schedule
+    run_dir: Path
+    findings: tuple[Finding, ...] = ()
+    not_followed: str | None = None  # what a run did instead; nothing was judged then
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One step of the ladder."""
+
+    copies: int
+    faults: int  # of all kinds together
+    kinds: tuple[Fault, ...] = tuple(Fault)
+
+    def limits(self) -> Mapping[Fault, int]:
+        return dict.fromkeys(self.kinds, self.faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What it took, so far, in the whole session."""
+
+    handler_runs: int  # processes forked to learn
+    store_questions: int  # calls made at the store to learn
+    store_requests: int  # all that was sent to it for that
+    live_schedules: int
+    live_s: float  # carrying them out
+    judging_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What exploring one rung came to."""
+
+    rung: Rung
+    seconds: float
+    effort: Effort
+    covered: Covered | None = None  # None: see reason
+    judged: tuple[Judged, ...] = ()
+    unjudged: int = 0  # kinds of ending for which no time was left
+    reason: str | None = None  # why this rung says nothing
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def failure(self) -> Judged | None:
+        """The first schedule that failed, confirmed by the checks."""
+        return next((one for one in self.judged if one.findings), None)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all there is was covered, and nothing failed."""
+        return (
+            self.covered is not None
+            and self.covered.exhausted
+            and self.unjudged == 0
+            and not any(one.findings or one.not_followed for one in self.judged)
+        )
+
+
+class Session:
+    """An asynchronous context manager; inside it, :meth:`explore` takes rung after rung.
+
+    :param directory: for logs and evidence.
+    :param endpoint_url: None starts the embedded emulator.
+    :param copies: the most that will be asked for.
+    :raises OnceproofError: when something cannot be opened; what was opened before it is
+        closed again.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        directory: Path,
+        *,
+        run_id: str,
+        endpoint_url: str | None,
+        copies: int,
+        orders: int,
+        conflict: bool,
+        seed: int,
+        command: str,
+        clock: Clock,
+        phase: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._faults = fault_plan(seed)
+        self._settings = replace(settings, faults=self._faults)
+        self._directory = directory
+        self._run_id = run_id
+        self._endpoint_url = endpoint_url
+        self._seed = seed
+        self._command = command
+        self._clock = clock
+        self._phase = phase
+        self._warn = warn
+        self._cast = Cast(
+            settings.order, copies=copies, orders=orders, conflict=conflict, seed=seed
+        )
+        self._messages = self._cast.messages(LEARNING, copies)
+        self._performances = 0
+        self._sets = 0
+        self._live_ns = 0
+        self._judging_ns = 0
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as opening:
+            await self._open(opening)
+            self._stack = opening.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        settings = self._settings
+        processes = await stack.enter_async_context(Processes())
+        url = self._endpoint_url
+        if url is None:
+            self._phase("starting the embedded AWS")
+            emulator = Emulator(self._directory / "emulator", processes)
+            stack.push_async_callback(emulator.close)
+            url = await emulator.start()
+        self._url = url
+        credentials = LOCAL_CREDENTIALS if self._endpoint_url is None else None
+        endpoint = await stack.enter_async_context(
+            Endpoint(url, credentials=credentials, connections=16)
+        )
+        self._endpoint = endpoint
+        prefix = "" if self._endpoint_url is None else f"{self._run_id}-"
+        await endpoint.self_test(prefix)
+        stack.push_async_callback(self._remove)
+        resources = await endpoint.create(
+            prefix,
+            table_infos(settings),
+            visibility_timeout_s=settings.queue.visibility_timeout_s,
+            max_receive_count=settings.queue.max_receive_count,
+            fifo=settings.queue.fifo,
+            effects=settings.effects,
+        )
+        self._tables = resources.tables
+        self._effects = real_effects(settings.effects, resources.names)
+        self._signer = None
+        if self._endpoint_url is not None:
+            given = endpoint.credentials
+            self._signer = Signer(
+                BotocoreCredentials(given.access_key, given.secret_key, given.token)
+            )
+        self._phase("importing the handler")
+        self._zygote = Zygote(
+            HandlerSpec(
+                code=settings.handler.code,
+                handler=settings.handler.handler,
+                timeout_s=settings.handler.timeout_s,
+                region=endpoint.region,
+                variables=fill_names(settings.handler.environment, resources.names),
+            ),
+            directory=self._directory,
+            processes=processes,
+            door_url=await self._import_door(stack),
+        )
+        stack.push_async_callback(self._zygote.close)
+        await self._zygote.open()
+        self._receives = Receives(
+            resources.queue,
+            settings.handler.timeout_s,
+            self._seed,
+            self._clock,
+            self._zygote.pinned_clock,
+        )
+        known = Known(Reader(self._tables, self._effects))
+        self._store = RealStore(url, known, self._tables, endpoint.region, self._signer)
+        stack.push_async_callback(self._store.close)
+        self._handler = RealHandler(
+            self._zygote,
+            self._receives,
+            self._messages,
+            known,
+            report_batch_item_failures=settings.queue.report_batch_item_failures,
+            result_fields=settings.result_info(),
+        )
+        stack.push_async_callback(self._handler.close)
+        self._learned = Learned(self._handler, self._store)
+        self._meaning = SettingsMeaning(
+            self._messages,
+            self._tables,
+            settings.order_info(),
+            [effect.name for effect in self._effects],
+        )
+        self._items = await self._store.items()
+
+    async def _import_door(self, stack: contextlib.AsyncExitStack) -> str:
+        """Where the handler finds AWS while it is imported. What it does then is over before
+        anything is explored, so it is part of no evidence that is judged."""
+        recorder = Recorder(self._directory / "import")
+        stack.callback(recorder.close)
+        injector = Injector(NO_FAULTS, recorder, self._clock)
+        gateway = Gateway(
+            self._url,
+            self._clock,
+            recorder,
+            self._tables,
+            self._signer,
+            injector,
+            self._effects,
+            _never_asked,
+        )
+        stack.push_async_callback(gateway.close)
+        return await gateway.open_door(_Importing())
+
+    async def _remove(self) -> None:
+        if self._endpoint_url is not None:  # what is embedded goes with its process
+            await self._endpoint.remove()
+
+    # --- exploring ---
+
+    async def explore(
+        self,
+        rung: Rung,
+        *,
+        out_of_time: Callable[[], bool] = lambda: False,
+        on_progress: Callable[[int, int], None] = lambda states, waiting: None,
+    ) -> Explored:
+        """Cover one rung, up to its first confirmed failure.
+
+        :param out_of_time: asked now and then; True ends it early.
+        :param on_progress: told how many states were found and how many wait.
+        :raises OnceproofError: the handler, the store or the evidence failed.
+        """
+        began_ns = self._clock.now_ns()
+        judged: list[Judged] = []
+        bounds = Bounds(
+            self._cast.bodies[: rung.copies],
+            rung.faults,
+            rung.limits(),
+            self._settings.queue.max_receive_count,
+        )
+        world = World(self._learned, bounds, self._meaning, self._items)
+
+        async def fails(representative: Representative) -> bool:
+            judged.extend(await self.play([representative.schedule], rung.copies))
+            return bool(judged[-1].findings)
+
+        covered, unjudged, reason = None, 0, None
+        try:
+            covered = await search(
+                world, out_of_time=out_of_time, on_progress=on_progress, judge=fails
+            )
+            done = {one.schedule for one in judged}
+            left = [one.schedule for one in covered.representatives if one.schedule not in done]
+            while left and not any(one.findings for one in judged) and not out_of_time():
+                judged.extend(await self.play(left[:_TOGETHER], rung.copies))
+                del left[:_TOGETHER]
+            unjudged = len(left)
+            if self._handler.calls == 0:
+                reason = (
+                    "the handler made no AWS call through the gateway, so there was nothing whose "
+                    "order could be chosen. Does it take its endpoint from the environment "
+                    "(AWS_ENDPOINT_URL), and is it the right handler?"
+                )
+        except (NondeterministicError, ParallelCallsError) as error:
+            reason = str(error)
+        return Explored(
+            rung,
+            (self._clock.now_ns() - began_ns) / 1e9,
+            self.effort(),
+            covered,
+            tuple(judged),
+            unjudged,
+            reason,
+            self._notes(),
+        )
+
+    def effort(self) -> Effort:
+        return Effort(
+            self._handler.runs,
+            self._store.questions,
+            self._store.requests,
+            self._performances,
+            self._live_ns / 1e9,
+            self._judging_ns / 1e9,
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = []
+        if not self._zygote.pinned_clock:
+            notes.append(
+                "The handler's clock was the host's: a redelivery comes sooner, by that clock, "
+                "than the visibility timeout. For leases and deadlines: "
+                "pip install 'onceproof[clock]'."
+            )
+        for text in sorted(self._handler.unpinned):
+            notes.append(f"Ids or times in this call differ from run to run: {text[:200]}")
+        return tuple(notes)
+
+    async def play(self, schedules: Sequence[Schedule], copies: int) -> list[Judged]:
+        """Carry schedules out for real, in one set of evidence, and judge them.
+
+        :raises OnceproofError: the handler, the store or the evidence failed.
+        :raises ParallelCallsError: a run had two calls under way at once.
+        """
+        self._sets += 1
+        run_dir = self._directory / f"live-{self._sets:03}"
+        run_dir.mkdir(parents=True)
+        began_ns = self._clock.now_ns()
+        numbers, strays = await self._carry_out(schedules, copies, run_dir)
+        played_ns = self._clock.now_ns()
+        verdict = await asyncio.to_thread(judge, run_dir)
+        self._live_ns += played_ns - began_ns
+        self._judging_ns += self._clock.now_ns() - played_ns
+        return [
+            Judged(schedule, run_dir, _findings(verdict, messages), stray)
+            for schedule, messages, stray in zip(schedules, numbers, strays, strict=True)
+        ]
+
+    async def _carry_out(
+        self, schedules: Sequence[Schedule], copies: int, run_dir: Path
+    ) -> tuple[list[list[PlannedMessage]], list[str | None]]:
+        """The messages of each schedule, and where it was not followed."""
+        settings = self._settings
+        await self._store.hold(dict(self._items))
+        clock = EpochClock(self._clock)
+        recorder = Recorder(run_dir / "evidence")
+        try:
+            async for row in self._endpoint.items(Phase.BEFORE):
+                recorder.write(row)
+            stagehand = Stagehand(
+                self._url,
+                self._zygote,
+                self._cast,
+                self._receives,
+                recorder,
+                clock,
+                tables=self._tables,
+                effects=self._effects,
+                signer=self._signer,
+                faults=self._faults,
+                max_receive_count=settings.queue.max_receive_count,
+                report_batch_item_failures=settings.queue.report_batch_item_failures,
+                result_fields=settings.result_info(),
+            )
+            messages: list[list[PlannedMessage]] = []
+            strays: list[str | None] = []
+            started_at = clock.now_ns()
+            try:
+                for schedule in schedules:
+                    self._performances += 1
+                    first_no = 1 + len(messages) * copies
+                    messages.append(self._cast.messages(self._performances, copies, first_no))
+                    try:
+                        await stagehand.play(self._performances, schedule, messages[-1])
+                    except NotFollowedError as error:
+                        strays.append(str(error))
+                    else:
+                        strays.append(None)
+            finally:
+                await stagehand.close()
+            async for row in self._endpoint.items(Phase.AFTER):
+                recorder.write(row)
+        finally:
+            recorder.close()
+            await self._store.items()
+            await self._store.hold(dict(self._items))
+        info = run_info(
+            settings,
+            Plan(tuple(one for each in messages for one in each)),
+            run_id=self._run_id,
+            endpoint_url=self._endpoint_url,
+            created_at=started_at,
+            command=self._command,
+        )
+        found = stagehand.injector.opportunities
+        write_run_info(
+            run_dir,
+            replace(
+                info,
+                tables=self._tables,
+                effects=self._effects,
+                status=RunStatus.FINISHED,
+                started_at=started_at,
+                ended_at=clock.now_ns(),
+                faults=tuple(
+                    rule_info(rule, found[number])
+                    for number, rule in enumerate(self._faults.rules, 1)
+                ),
+            ),
+        )
+        return messages, strays
+
+
+@dataclass(frozen=True, slots=True)
+class _Importing:
+    """Stands behind a door while the handler is imported."""
+
+    slot: int = 0
+    current_invocation: int | None = None
+
+    async def kill(self) -> None: ...
+
+
+async def _never_asked(occupant: object, asked: WireCall) -> None: ...
+
+
+def _findings(verdict: Verdict, messages: Sequence[PlannedMessage]) -> tuple[Finding, ...]:
+    """Those that are about these messages."""
+    keys = {message.order_key for message in messages}
+    numbers = {message.message_no for message in messages}
+    return tuple(
+        finding
+        for check in verdict.checks
+        for finding in check.findings
+        if finding.order_key in keys or numbers.intersection(finding.message_nos)
+    )

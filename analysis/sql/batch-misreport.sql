@@ -4,8 +4,9 @@
 -- tried for it failed (no write of its order was accepted, rejected or left unknown, nothing
 -- was read, no guard answered). Wrongly reported: the message was reported failed although
 -- this invocation inserted its order, with its details, and was told so, and no other call
--- failed that could have belonged to it and no fault struck it; where the handler raised, only in a batch of several
--- messages with batch item failures switched on, since else raising is the only way to report.
+-- failed that could have belonged to it and no fault struck it; where the handler raised, only
+-- in a batch of several messages with batch item failures switched on, since else raising is
+-- the only way to report.
 -- Reported in vain: the answer names the message in `batchItemFailures`, which the mapping
 -- of this run is not set to read, and the message was deleted.
 WITH tried AS (

@@ -285,9 +285,9 @@ WITH hindered AS (
     ) JOIN calls c USING (call_id)
     WHERE c.invocation_id IS NOT NULL
 ), received AS (
-    SELECT d.sqs_message_id, min(d.message_no) AS message_no, 
-        arg_max(d.receive_count, d.delivery_id) AS receives,
-        min(d.received_at) AS first_at, max(d.received_at) AS received_at, max(d.delivery_id) AS last_delivery_id,
+    SELECT d.sqs_message_id, min(d.message_no) AS message_no,
+        arg_max(d.receive_count, d.delivery_id) AS receives, min(d.received_at) AS first_at,
+        max(d.received_at) AS received_at, max(d.delivery_id) AS last_delivery_id,
         max(a.acked_at) FILTER (a.outcome = 'deleted') AS deleted_at,
         max(d.received_at) FILTER (a.outcome IS DISTINCT FROM 'deleted') AS kept_at
     FROM (

@@ -63,7 +63,9 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
             )
         )
     if any(outcome.faults for outcome in run):
-        console.print(Text("hidden: the same flood without the fault does not show it", "dim"))
+        console.print(
+            Text("by: the fault that shows it; the same flood without it stays clean", "dim")
+        )
     needing = [outcome for outcome in matrix.outcomes if outcome.bug is None]
     if needing:
         console.print(Text("\nNot run, for they need what is not there:"))
@@ -95,7 +97,6 @@ def _table(outcomes: list[Outcome]) -> Table:
     table.add_column("first", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("twin")
-    table.add_column("fault", overflow="fold")
     for kind, group in groupby(sorted(outcomes, key=_kind_order), key=lambda one: one.kind):
         table.add_row(Text(kind, "bold"))
         for outcome in group:
@@ -106,7 +107,6 @@ def _table(outcomes: list[Outcome]) -> Table:
                 _first_text(outcome.bug),
                 f"{outcome.bug.seconds:.0f}",
                 _twin_text(outcome),
-                _fault_text(outcome),
             )
     return table
 
@@ -128,6 +128,9 @@ def _findings_text(outcome: Outcome, trial: Trial) -> Text:
         for kind, count in trial.reported.items()
         if kind not in outcome.expected
     ]
+    lines += [Text(f"by {fault}", "dim") for fault in outcome.faults]
+    if outcome.found_without:
+        lines.append(Text("and without it", "yellow"))
     return Text("\n").join(lines)
 
 
@@ -149,14 +152,6 @@ def _twin_text(outcome: Outcome) -> str:
     if outcome.blamed:
         return f"BLAMED: {', '.join(outcome.twin.reported)}"
     return "no verdict" if outcome.unclear else "clean"
-
-
-def _fault_text(outcome: Outcome) -> Text:
-    """The faults that it needs, and whether it stayed hidden without them."""
-    if outcome.without is None:
-        return Text("")
-    hidden = Text("shown without", "yellow") if outcome.found_without else Text("hidden", "dim")
-    return Text("\n").join([*(Text(name) for name in outcome.faults), hidden])
 
 
 def _first_text(trial: Trial) -> str:

@@ -285,11 +285,7 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.CLAIM,
         ("L5", "L10", "L11"),
         ("duplicate-effect",),
-        # A slow receipt: the owner is still at work when the copy comes.
-        settings=_receipts(
-            queue={"max_receive_count": 5},
-            faults={"slow": {"operation": "Publish", "seconds": [0.3, 0.6]}},
-        ),
+        settings=_receipts(queue={"max_receive_count": 5}),
     ),
     Planted(
         "claim_ends_with_run",

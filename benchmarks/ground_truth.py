@@ -3,8 +3,11 @@
     python -m benchmarks.ground_truth [--worlds 200000] [--set 500] [--seed 1]
 
 Half of the sets hold planted bugs (on half of their orders), a quarter are clean, a quarter
-were cut off at any moment. Exactly what was planted must be found, nothing in clean sets, and
-the oracle must agree with the SQL on every set. Exit 1 with the places of whatever is not so.
+were cut off at any moment. All of them meet faults (lost replies and requests, throttling,
+crashes, receives without a run, redrives, a message twice in a batch, items that somebody
+deleted), and half of them declare a side effect. Exactly what was planted must be found,
+nothing in clean sets, and the oracle must agree with the SQL on every set. Exit 1 with the
+places of whatever is not so.
 """
 
 from __future__ import annotations

@@ -257,15 +257,16 @@ def polls_forever(run: Run) -> Generator[Call, str, Answer]:
 
 def random_program(seed: int) -> Program:
     """One to four calls on two items that are shared and one of each copy's own; which call
-    comes next, and how the run ends, hang on the replies. Some programs may fail."""
+    comes next, and how the run ends, hang on the replies, and in some programs on the epoch."""
     rng = random.Random(seed)
     length = rng.choice((1, 2, 2, 3, 3))
     salt = rng.randrange(1_000_000)
-    may_fail = rng.random() < 0.3
+    fails = rng.choice((0.0, 0.0, 0.3, 0.7))
     may_scan = rng.random() < 0.1
+    tells_time = rng.random() < 0.3
 
     def program(run: Run) -> Generator[Call, str, Answer]:
-        seen = ""
+        seen = str(run.epoch) if tells_time else ""
         for _ in range(length):
             dice = random.Random(f"{salt} {seen}")
             item = dice.choice(("x", "x", "y", f"own:{run.copy}"))
@@ -282,7 +283,7 @@ def random_program(seed: int) -> Program:
             )
             seen += " " + (yield call)
         dice = random.Random(f"{salt} {seen} end")
-        return FAILED if may_fail and dice.random() < 0.3 else Answer(seen[-8:], succeeded=True)
+        return FAILED if dice.random() < fails else Answer(seen[-8:], succeeded=True)
 
     return program
 

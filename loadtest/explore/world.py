@@ -231,21 +231,18 @@ class Step:
     def depends_on(self, other: Step) -> bool:
         """Whether the order of the two may matter, as they were carried out: a call that
         changed nothing counts as a read."""
+        if self.epoch != other.epoch or self.actor == other.actor:
+            return True
         if self.choice.copy == other.choice.copy:
-            return (
-                self.actor == other.actor
-                or Fault.REDELIVER in (self.choice.fault, other.choice.fault)
-                or self.ends
-                or other.ends
-                or self._meets(other)
-            )
-        if self.epoch != other.epoch:
+            first = min(self, other, key=lambda step: step.choice.receive)
+            if first.choice.fault is Fault.REDELIVER:
+                return True
+        elif self.first and other.first and self.body == other.body:
             return True
-        if self.first and other.first and self.body == other.body:
-            return True
-        return self._meets(other)
+        return self.meets(other)
 
-    def _meets(self, other: Step) -> bool:
+    def meets(self, other: Step) -> bool:
+        """Whether both are calls, and what one did to the store the other may see or undo."""
         mine, theirs = self.call, other.call
         if mine is None or theirs is None or self.reply is None or other.reply is None:
             return False

@@ -1,0 +1,88 @@
+"""From the smallest world up, and what may be said when nothing failed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from loadtest.explore.memo import Covered
+from loadtest.explore.model import Fault
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rung:
+    """A world of so many copies and at most so many faults."""
+
+    copies: int
+    faults: int
+
+    def __str__(self) -> str:
+        return f"{_many(self.copies, 'copy', 'copies')} with {_at_most(self.faults)}"
+
+
+def rungs(copies: int, faults: int) -> Iterator[Rung]:
+    """The ladder: (1, 0) (1, 1) (2, 0) (2, 1) (3, 0) ... up to so many copies, then the same
+    copies with two faults, and with three. A rung with faults holds the one without."""
+    for n in range(1, copies + 1):
+        for f in range(min(faults, 1) + 1):
+            yield Rung(n, f)
+    for f in range(2, faults + 1):
+        for n in range(1, copies + 1):
+            yield Rung(n, f)
+
+
+def guarantee(
+    clean: Mapping[Rung, Covered],
+    *,
+    asked: Sequence[Rung],
+    kinds: Sequence[Fault],
+    of: str = "one order",
+) -> str:
+    """What is known when nothing failed, and what is not, in one sentence.
+
+    :param clean: rungs that were exhausted without a failure
+    :param asked: all rungs that were to be
+    :param kinds: of faults that could be chosen
+    :param of: what the copies are messages of
+    """
+    most: dict[int, int] = {}  # copies: faults
+    for rung in clean:
+        most[rung.copies] = max(rung.faults, most.get(rung.copies, 0))
+    by_faults: dict[int, list[int]] = {}
+    for copies, faults in sorted(most.items()):
+        by_faults.setdefault(faults, []).append(copies)
+    parts = []
+    for faults, numbers in by_faults.items():
+        covered = [clean[Rung(n, faults)] for n in numbers]
+        noun = "copy" if numbers == [1] else "copies"
+        told = f"{_listed(list(map(str, numbers)))} {noun} of {of}, {_at_most(faults)}"
+        if faults:
+            told += f" of {{{', '.join(kinds)}}}"
+        interleavings = sum(c.interleavings for c in covered)
+        states = sum(c.states for c in covered)
+        parts.append(
+            f"{told}: {_many(interleavings, 'interleaving', 'interleavings')} in "
+            f"{_many(states, 'state', 'states')}"
+        )
+    known = "; ".join(parts) + " covered, none failed" if parts else "nothing is covered"
+    open_rungs = [str(r) for r in asked if r.faults > most.get(r.copies, -1)]
+    top = max((*asked, *clean), key=lambda rung: rung.copies).copies
+    missing = [*open_rungs, f"more than {_many(top, 'copy', 'copies')}"]
+    worst = max(r.faults for r in (*asked, *clean))
+    missing.append(f"more than {_many(worst, 'fault', 'faults')}" if worst else "any fault")
+    left_out = [fault for fault in Fault if fault not in kinds]
+    if worst and left_out:
+        missing.append(f"{_listed(list(left_out))}")
+    return f"{known}; not covered: {', '.join(missing)}."
+
+
+def _at_most(faults: int) -> str:
+    return f"at most {_many(faults, 'fault', 'faults')}" if faults else "no fault"
+
+
+def _many(number: int, one: str, more: str) -> str:
+    return f"{number:,} {one if number == 1 else more}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

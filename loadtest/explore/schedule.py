@@ -1,0 +1,393 @@
+"""Schedules: carried out again, told shortly, compared, written down and read. Pure.
+
+The file is a public format, for people first::
+
+    onceproof schedule, version 1
+    handler: app.handler
+    code: sha256:0b7c...
+    tool: 0.5.0
+    bodies: 1 1
+    faults: 1
+    kinds: crash-after-call=1 lost-reply=1
+    max receive count: 3
+    max calls: 40
+    world: {"orders": 1}
+
+    copy 1: GetItem orders {"id": "o"}
+    copy 2: GetItem orders {"id": "o"}
+    copy 2 [crash-after-call]: PutItem orders {"id": "o"}
+    copy 1: PutItem orders {"id": "o"}
+    copy 1 ends
+    copy 2, receive 2: GetItem orders {"id": "o"}
+    copy 2, receive 2 ends
+
+``bodies`` has a number for each copy; copies with equal numbers have equal messages. ``world``
+is text that whoever builds the messages and the store wrote for itself. Empty lines and lines
+that begin with ``#`` say nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from analysis.errors import UsageError
+from loadtest.explore.model import Choice, Fault, Schedule
+from loadtest.explore.world import Bounds, State, Step, World
+
+VERSION = 1
+_FIRST_LINE = "onceproof schedule, version "
+
+
+async def follow(world: World, schedule: Iterable[Choice]) -> tuple[list[Step], State]:
+    """Carry a schedule out.
+
+    :raises UsageError: a step is not possible, or the run now makes another call
+    """
+    state, steps = world.initial(), []
+    for number, choice in enumerate(schedule, start=1):
+        possible = await world.choices(state)
+        if choice not in possible:
+            raise UsageError(_misfit(number, choice, possible))
+        state, step = await world.step(state, choice)
+        steps.append(step)
+    if possible := await world.choices(state):
+        raise UsageError(
+            f"the schedule ends after {len(steps)} steps, but more must come: "
+            f"{write_step(possible[0])}\nThe handler does more than when the schedule was made; "
+            "explore again."
+        )
+    return steps, state
+
+
+def _misfit(number: int, choice: Choice, possible: Sequence[Choice]) -> str:
+    told = "\n".join(f"  {write_step(c)}" for c in possible) or "  nothing: all copies are settled"
+    return (
+        f"step {number} of the schedule does not fit this handler:\n  {write_step(choice)}\n"
+        f"Possible are:\n{told}\n"
+        "The handler, its configuration or the tool has changed since the schedule was made; "
+        "explore again."
+    )
+
+
+# --- telling it shortly ---------------------------------------------------------------
+
+
+def fewest_switches(steps: Sequence[Step]) -> Schedule:
+    """The same steps with commuting ones reordered so that the schedule goes from copy to copy
+    as rarely as can be. It reaches the same state."""
+    blocks = _blocks(steps)
+    needs = [
+        {i for i in range(j) if any(a.depends_on(b) for a in blocks[i] for b in blocks[j])}
+        for j in range(len(blocks))
+    ]
+    lanes: dict[int, list[int]] = {}
+    for number, block in enumerate(blocks):
+        lanes.setdefault(block[0].choice.copy, []).append(number)
+    # A place is which blocks are done and which copy did the last: the best way there is kept.
+    layer: dict[tuple[frozenset[int], int], tuple[int, tuple[int, ...]]]
+    layer = {(frozenset(), -1): (0, ())}
+    for _ in blocks:
+        following: dict[tuple[frozenset[int], int], tuple[int, tuple[int, ...]]] = {}
+        for (done, last), (switches, order) in layer.items():
+            for copy, lane in lanes.items():
+                for number in lane:
+                    if number in done or not needs[number] <= done:
+                        continue
+                    place = done | {number}, copy
+                    way = switches + (copy != last), (*order, number)
+                    if place not in following or way < following[place]:
+                        following[place] = way
+        layer = following
+    _, order = min(layer.values())
+    return tuple(step.choice for number in order for step in blocks[number])
+
+
+def _blocks(steps: Sequence[Step]) -> list[list[Step]]:
+    """Steps with what must follow them at once: a run's end is taken as soon as it is reached."""
+    blocks: list[list[Step]] = []
+    for step in steps:
+        if blocks and step.choice.call is None and not step.first:
+            blocks[-1].append(step)
+        else:
+            blocks.append([step])
+    return blocks
+
+
+def switches(schedule: Schedule) -> int:
+    """How often another copy goes on."""
+    return sum(a.copy != b.copy for a, b in itertools.pairwise(schedule))
+
+
+# --- why it fails ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """The schedule that goes another way as late as possible, and passes."""
+
+    schedule: Schedule
+    differs_at: int  # position of the first step that differs, from 0
+    race: tuple[int, int] | None
+    """Positions, in the failing schedule, of two steps of different copies whose order is the
+    other one here and matters; None: the difference is a fault."""
+
+
+async def nearest_passing(
+    world: World, failing: Schedule, passes: Callable[[State], bool]
+) -> Passing | None:
+    """Look for the schedule that shares the longest beginning with a failing one and passes.
+
+    It takes one step that the failing schedule does not, and goes on as that does where it can.
+    None: no such schedule passes.
+    """
+    steps, _ = await follow(world, failing)
+    states = [world.initial()]
+    for choice in failing:
+        states.append(await world.after(states[-1], choice))
+    for position in range(len(failing) - 1, -1, -1):
+        taken = failing[position]
+        others = [c for c in await world.choices(states[position]) if c != taken]
+        # The same run without its fault first, then other runs, then other faults.
+        others.sort(key=lambda c: (c.fault is not None, (c.copy, c.receive) != _who(taken)))
+        for other in others:
+            if other.fault is not None and taken.fault is None:
+                continue
+            rest = list(failing[position:])
+            tail, state = await _go_on(world, states[position], other, rest)
+            if passes(state):
+                schedule = (*failing[:position], *tail)
+                swapped, _ = await follow(world, schedule)
+                return Passing(schedule, position, _race(steps, swapped))
+    return None
+
+
+def _who(choice: Choice) -> tuple[int, int]:
+    return choice.copy, choice.receive
+
+
+async def _go_on(
+    world: World, state: State, choice: Choice, rest: list[Choice]
+) -> tuple[list[Choice], State]:
+    """Take a choice, then those of the rest that are still possible, in their order."""
+    tail: list[Choice] = []
+    while True:
+        tail.append(choice)
+        same = next((c for c in rest if _who(c) == _who(choice)), None)
+        if same is not None:
+            rest.remove(same)
+        state = await world.after(state, choice)
+        possible = await world.choices(state)
+        if not possible:
+            return tail, state
+        choice = next((c for c in rest if c in possible), possible[0])
+
+
+def _race(failing: Sequence[Step], passing: Sequence[Step]) -> tuple[int, int] | None:
+    """The last two steps of different copies that meet and come in the other order."""
+    where = {key: n for n, key in enumerate(_named(passing))}
+    names = _named(failing)
+    for second in range(len(failing) - 1, 0, -1):
+        for first in range(second - 1, -1, -1):
+            a, b = failing[first], failing[second]
+            if a.choice.copy == b.choice.copy or not a.meets(b):
+                continue
+            if where.get(names[first], -1) > where.get(names[second], len(passing)):
+                return first, second
+    return None
+
+
+def _named(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
+    """Copy, receive and position in its run of each step."""
+    counts: dict[tuple[int, int], int] = {}
+    names = []
+    for step in steps:
+        counts[step.actor] = counts.get(step.actor, 0) + 1
+        names.append((*step.actor, counts[step.actor]))
+    return names
+
+
+# --- the file -------------------------------------------------------------------------
+
+
+_STEP = re.compile(
+    r"copy (?P<copy>[1-9]\d*)(, receive (?P<receive>[1-9]\d*))?(?P<ends> ends)?"
+    r"( \[(?P<fault>[a-z-]+)\])?(: ?(?P<call>.*))?"
+)
+_NAMES = (
+    "handler",
+    "code",
+    "tool",
+    "bodies",
+    "faults",
+    "kinds",
+    "max receive count",
+    "max calls",
+    "world",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a schedule was made for."""
+
+    handler: str  # "app.handler"
+    code: str  # digest of the handler's code
+    tool: str  # version of the tool
+    bounds: Bounds
+    world: str  # one line for whoever builds messages and store
+
+
+def write(origin: Origin, schedule: Schedule) -> str:
+    """A schedule as the text of its file."""
+    bounds = origin.bounds
+    kinds = " ".join(f"{f}={bounds.limits[f]}" for f in Fault if bounds.limits.get(f, 0) > 0)
+    head = (
+        origin.handler,
+        origin.code,
+        origin.tool,
+        " ".join(str(body + 1) for body in bounds.bodies),
+        str(bounds.faults),
+        kinds,
+        str(bounds.max_receive_count),
+        str(bounds.max_calls),
+        origin.world,
+    )
+    lines = [
+        f"{_FIRST_LINE}{VERSION}",
+        *(f"{name}: {_escape(value)}" for name, value in zip(_NAMES, head, strict=True)),
+        "",
+        *map(write_step, schedule),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_step(choice: Choice) -> str:
+    """A step as one line."""
+    who = f"copy {choice.copy + 1}"
+    if choice.receive > 1:
+        who += f", receive {choice.receive}"
+    if choice.call is None:
+        who += " ends"
+    if choice.fault is not None:
+        who += f" [{choice.fault}]"
+    return who if choice.call is None else f"{who}: {_escape(choice.call)}"
+
+
+def read(text: str, name: str) -> tuple[Origin, Schedule]:
+    """What :func:`write` wrote.
+
+    :param name: of the file, for messages
+    :raises UsageError: it is not a schedule, or of another version, or damaged
+    """
+    lines = text.removeprefix("\ufeff").split("\n")
+    first = lines[0].rstrip("\r")
+    if not first.startswith(_FIRST_LINE):
+        raise UsageError(
+            f"{name} is not a schedule: its first line is not {_FIRST_LINE + str(VERSION)!r}. "
+            "Give a file that explore has saved."
+        )
+    version = first.removeprefix(_FIRST_LINE)
+    if version != str(VERSION):
+        raise UsageError(
+            f"{name} is a schedule of version {version}, and this tool reads version {VERSION}. "
+            "Use the version of the tool that saved it, or explore again."
+        )
+    head: dict[str, str] = {}
+    steps: list[Choice] = []
+    for number, raw in enumerate(lines[1:], start=2):
+        line = raw.rstrip("\r")
+        if not line.strip() or line.startswith("#"):
+            continue
+        if len(head) < len(_NAMES):
+            key, colon, value = line.partition(":")
+            if not colon or key != _NAMES[len(head)]:
+                raise UsageError(
+                    f"{name}, line {number}: {line!r} stands where "
+                    f"'{_NAMES[len(head)]}: ...' is expected. Was the file changed by hand?"
+                )
+            head[key] = value.removeprefix(" ")
+        else:
+            steps.append(_read_step(line, f"{name}, line {number}"))
+    if len(head) < len(_NAMES):
+        raise UsageError(
+            f"{name} ends before '{_NAMES[len(head)]}: ...'. It is incomplete: explore again."
+        )
+    bounds = Bounds(
+        bodies=tuple(_number(n, "bodies", name, 1) - 1 for n in head["bodies"].split()),
+        faults=_number(head["faults"], "faults", name, 0),
+        limits=_read_kinds(head["kinds"], name),
+        max_receive_count=_number(head["max receive count"], "max receive count", name, 1),
+        max_calls=_number(head["max calls"], "max calls", name, 1),
+    )
+    for number, step in enumerate(steps, start=1):
+        if step.copy >= len(bounds.bodies):
+            raise UsageError(
+                f"{name}: step {number} is of copy {step.copy + 1}, and 'bodies' has "
+                f"{len(bounds.bodies)}. Was the file changed by hand?"
+            )
+    origin = Origin(
+        handler=_unescape(head["handler"]),
+        code=_unescape(head["code"]),
+        tool=_unescape(head["tool"]),
+        bounds=bounds,
+        world=_unescape(head["world"]),
+    )
+    return origin, tuple(steps)
+
+
+def _read_step(line: str, where: str) -> Choice:
+    match = _STEP.fullmatch(line)
+    if match is None or (match["ends"] is None) == (match["call"] is None):
+        raise UsageError(
+            f"{where}: {line!r} is not a step. A step reads 'copy 1: CALL', 'copy 1 ends', or "
+            "'copy 2, receive 2 [crash-after-call]: CALL'."
+        )
+    fault = None
+    if match["fault"] is not None:
+        fault = _read_fault(match["fault"], where)
+    call = None if match["call"] is None else _unescape(match["call"])
+    return Choice(int(match["copy"]) - 1, fault, int(match["receive"] or 1), call)
+
+
+def _read_kinds(text: str, name: str) -> dict[Fault, int]:
+    limits = {}
+    for entry in text.split():
+        kind, _, limit = entry.partition("=")
+        limits[_read_fault(kind, f"{name}, 'kinds'")] = _number(limit, "kinds", name, 1)
+    return limits
+
+
+def _read_fault(text: str, where: str) -> Fault:
+    try:
+        return Fault(text)
+    except ValueError:
+        raise UsageError(
+            f"{where}: there is no fault {text!r}. There are: {', '.join(Fault)}."
+        ) from None
+
+
+def _number(text: str, what: str, name: str, least: int) -> int:
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
+        raise UsageError(
+            f"{name}: {what!r} has {text!r} where a whole number of at least {least} is expected."
+        )
+    return int(text)
+
+
+def _escape(text: str) -> str:
+    """On one line, and as it was after :func:`_unescape`."""
+    return "".join(
+        c if c.isprintable() and c != "\\" else "\\\\" if c == "\\" else f"\\u{{{ord(c):x}}}"
+        for c in text
+    )
+
+
+def _unescape(text: str) -> str:
+    return re.sub(
+        r"\\(?:\\|u\{([0-9a-f]{1,6})\})",
+        lambda found: "\\" if found[1] is None else chr(int(found[1], 16)),
+        text,
+    )

@@ -279,6 +279,9 @@ def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Pat
         ),
         ("findings", sum(check.count for check in verdict.checks), ""),
     ]
+    if (faults := verdict.exposure.faults) and (fired := sum(rule.fired for rule in faults)):
+        struck = sum(rule.fired > 0 for rule in faults)
+        rows.insert(-1, ("faults fired", fired, f"by {struck} of {len(faults)} rules"))
     for name, value, note in rows:
         table.add_row(name, f"{value:,}", Text(note, style="dim"))
     console.print(table)

@@ -268,6 +268,16 @@ class Session:
 
     # --- exploring ---
 
+    def world(self, rung: Rung) -> World:
+        """The states of a rung, with all that is known of handler and store."""
+        bounds = Bounds(
+            self._cast.bodies[: rung.copies],
+            rung.faults,
+            rung.limits(),
+            self._settings.queue.max_receive_count,
+        )
+        return World(self._learned, bounds, self._meaning, self._items)
+
     async def explore(
         self,
         rung: Rung,
@@ -283,13 +293,7 @@ class Session:
         """
         began_ns = self._clock.now_ns()
         judged: list[Judged] = []
-        bounds = Bounds(
-            self._cast.bodies[: rung.copies],
-            rung.faults,
-            rung.limits(),
-            self._settings.queue.max_receive_count,
-        )
-        world = World(self._learned, bounds, self._meaning, self._items)
+        world = self.world(rung)
 
         async def fails(representative: Representative) -> bool:
             judged.extend(await self.play([representative.schedule], rung.copies))

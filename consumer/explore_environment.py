@@ -224,7 +224,6 @@ async def next_step(gate: Gate, fork: Fork, patience_s: float) -> WireCall | End
     """What a run does next: the call that is then held, or its end.
 
     :returns: None when it does neither in time.
-    :raises ParallelCallsError: it made a call while another one was held.
     """
     arrival = gate.arrival()
     either: list[asyncio.Future[Any]] = [arrival, fork.ended]

@@ -62,13 +62,11 @@ class Gate:
         self._held: WireCall | None = None
         self._let_go: asyncio.Future[Told | None] | None = None
         self._closed = False
+        self._parallel: ParallelCallsError | None = None
         self._next: asyncio.Future[WireCall] = asyncio.get_running_loop().create_future()
 
     def arrival(self) -> asyncio.Future[WireCall]:
-        """The call that is held, or the next one that will be.
-
-        It raises :class:`ParallelCallsError` when there is a second one.
-        """
+        """The call that is held, or the next one that will be."""
         return self._next
 
     async def hold(self, asked: WireCall) -> Told | None:
@@ -80,11 +78,7 @@ class Gate:
         if self._closed:
             raise ConnectionError
         if self._held is not None:
-            error = ParallelCallsError(self._held, asked)
-            if self._next.done():
-                self._next = asyncio.get_running_loop().create_future()
-            self._next.set_exception(error)
-            self._next.exception()  # whether or not somebody waits for it
+            self._parallel = ParallelCallsError(self._held, asked)
             self.close()
             raise ConnectionError
         self._held = asked
@@ -93,7 +87,12 @@ class Gate:
         return await self._let_go
 
     def let_go(self, told: Told | None) -> None:
-        """Let the call that is held have this."""
+        """Let the call that is held have this.
+
+        :raises ParallelCallsError: there is a second one.
+        """
+        if self._parallel is not None:
+            raise self._parallel
         assert self._let_go is not None
         let_go, self._let_go, self._held = self._let_go, None, None
         self._next = asyncio.get_running_loop().create_future()

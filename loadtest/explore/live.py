@@ -29,7 +29,7 @@ from analysis.schema import (
 from consumer.batch_response import fates
 from consumer.clock import Clock
 from consumer.explore_environment import Ended, Fork, Zygote, next_step, with_end
-from consumer.faults import FaultName, FaultPlan, FaultRule, Occupant, Place, Strike
+from consumer.faults import KINDS, FaultName, FaultPlan, FaultRule, Occupant, Place, Strike
 from consumer.gate import Gate, WireCall
 from consumer.gateway import Gateway
 from consumer.injector import Injector
@@ -88,15 +88,14 @@ class ScheduledInjector(Injector):
 
     def __init__(self, plan: FaultPlan, recorder: Recorder, clock: Clock) -> None:
         super().__init__(plan, recorder, clock)
-        self.struck = asyncio.Event()
-        """Set when a fault has been carried out."""
         self._next: dict[int, Strike] = {}
+        self._struck: dict[int, asyncio.Event] = {}
 
-    def prepare(self, name: FaultName, invocation_id: int, place: Place) -> Strike:
-        """Let the next call of an invocation meet this fault."""
-        strike = self._next[invocation_id] = self.strike_of(name, place)
-        self.struck.clear()
-        return strike
+    def prepare(self, name: FaultName, invocation_id: int, place: Place) -> asyncio.Event:
+        """Let the next call of an invocation meet this fault; set when that has happened."""
+        self._next[invocation_id] = self.strike_of(name, place)
+        struck = self._struck[invocation_id] = asyncio.Event()
+        return struck
 
     def strike_of(self, name: FaultName, place: Place) -> Strike:
         for number, rule in enumerate(self.plan.rules, 1):
@@ -132,7 +131,9 @@ class ScheduledInjector(Injector):
             detail=detail,
         )
         self.opportunities[strike.number] += 1
-        self.struck.set()
+        struck = self._struck.get(invocation_id or 0)
+        if struck is not None:
+            struck.set()
 
 
 class _Slot:
@@ -176,8 +177,18 @@ class _Copy:
     going: dict[int, _Going] = field(default_factory=dict)  # by receive
 
 
+@dataclass(slots=True)
+class _Play:
+    """A schedule that is being carried out."""
+
+    performance: int
+    copies: list[_Copy]
+    names: Mapping[str, str]  # order ids to what stands for them in every performance
+    epoch: int = 0
+
+
 class Stagehand:
-    """Carries out schedules, one after the other.
+    """Carries out schedules; several may be under way at once.
 
     Make it inside a running event loop, and close it before the final items are read.
     """
@@ -213,7 +224,6 @@ class Stagehand:
         )
         self._free: list[_Slot] = []
         self._slots = 0
-        self._epoch = 0
 
     async def close(self) -> None:
         await self._gateway.close()
@@ -229,22 +239,23 @@ class Stagehand:
         :raises HandlerError: no run can be started any more.
         :raises RecordingError: the evidence cannot be written.
         """
-        there = [self._send(performance, copy, message) for copy, message in enumerate(messages)]
-        self._epoch = 0
-        names = self._names(performance)
+        play = _Play(
+            performance,
+            [self._send(performance, copy, message) for copy, message in enumerate(messages)],
+            self._names(performance),
+        )
         try:
             for position, choice in enumerate(schedule, 1):
-                await self._carry_out(performance, position, choice, there, names)
-            open_runs = [going.run for copy in there for going in copy.going.values()]
-            if open_runs:
-                last = open_runs[0]
-                raise NotFollowedError(
-                    len(schedule) + 1,
-                    Choice(last.copy, receive=last.receive),
-                    "no further step in the schedule while this run goes on",
-                )
+                await self._carry_out(play, position, choice)
+            for copy in play.copies:
+                for going in copy.going.values():
+                    raise NotFollowedError(
+                        len(schedule) + 1,
+                        Choice(going.run.copy, receive=going.run.receive),
+                        "no further step in the schedule while this run goes on",
+                    )
         finally:
-            for copy in there:
+            for copy in play.copies:
                 for going in list(copy.going.values()):
                     await going.fork.kill()
                     self._leave(copy, going)
@@ -257,21 +268,14 @@ class Stagehand:
             for number, key in enumerate(keys, 1)
         }
 
-    async def _carry_out(
-        self,
-        performance: int,
-        position: int,
-        choice: Choice,
-        there: Sequence[_Copy],
-        names: Mapping[str, str],
-    ) -> None:
-        copy = there[choice.copy]
+    async def _carry_out(self, play: _Play, position: int, choice: Choice) -> None:
+        copy = play.copies[choice.copy]
         going = copy.going.get(choice.receive)
         if going is None:
-            going = await self._start(performance, choice.copy, copy, choice.receive, None)
-        self._compare(position, choice, going, names)
+            going = await self._start(play, choice.copy, choice.receive, None)
+        self._compare(position, choice, going, play.names)
         if choice.fault is Fault.REDELIVER:
-            await self._redeliver(performance, choice, copy, going)
+            await self._redeliver(play, choice, copy, going)
         elif choice.call is not None:
             await self._let_go(choice, copy, going)
         elif isinstance(going.step, WireCall):
@@ -299,52 +303,43 @@ class Stagehand:
     # --- steps ---
 
     async def _let_go(self, choice: Choice, copy: _Copy, going: _Going) -> None:
-        invocation_id = going.row.invocation_id
         going.calls += 1
+        struck = None
         if choice.fault is not None:
-            place = replace(
-                self.injector.message_place(
-                    FaultRule(_NAMES[choice.fault][0]).about.where,
-                    copy.message.message_no,
-                    going.run.receive,
-                ),
-                call=going.calls,
-            )
-            self.injector.prepare(_NAMES[choice.fault][0], invocation_id, place)
+            (name,) = _NAMES[choice.fault]
+            place = replace(self._place(name, copy, going), call=going.calls)
+            struck = self.injector.prepare(name, going.row.invocation_id, place)
         going.gate.let_go(None)
-        if choice.fault is Fault.TIMEOUT:
-            await self._until_struck(going)
+        if struck is not None and choice.fault is Fault.TIMEOUT:
+            await self._until(struck, going)
             await going.fork.kill()
             self._fail(copy, going, None)
             return
         going.step = await next_step(going.gate, going.fork, self._receives.timeout_s)
         if choice.fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
-            ended = going.step if isinstance(going.step, Ended) else await going.fork.ended
-            self._fail(copy, going, replace(ended, reply=None))
+            await going.fork.kill()  # it is dead already, or the fault could not reach it
+            self._fail(copy, going, Ended(-9, None))
 
-    async def _until_struck(self, going: _Going) -> None:
-        struck = asyncio.create_task(self.injector.struck.wait())
-        either: list[asyncio.Future[Any]] = [struck, going.fork.ended]
+    def _place(self, name: FaultName, copy: _Copy, going: _Going) -> Place:
+        where = KINDS[name].where
+        return self.injector.message_place(where, copy.message.message_no, going.run.receive)
+
+    async def _until(self, struck: asyncio.Event, going: _Going) -> None:
+        waits = asyncio.create_task(struck.wait())
+        either: list[asyncio.Future[Any]] = [waits, going.fork.ended]
         await asyncio.wait(
             either, timeout=self._receives.timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
-        struck.cancel()
+        waits.cancel()
 
-    async def _redeliver(
-        self, performance: int, choice: Choice, copy: _Copy, going: _Going
-    ) -> None:
+    async def _redeliver(self, play: _Play, choice: Choice, copy: _Copy, going: _Going) -> None:
         """The message is received again at once: while this run goes on, or after it."""
         goes_on = choice.call is not None
         name = FaultName.REDELIVER_DURING if goes_on else FaultName.REDELIVER_AFTER
-        place = self.injector.message_place(
-            FaultRule(name).about.where, copy.message.message_no, going.run.receive
-        )
-        strike = self.injector.strike_of(name, place)
+        strike = self.injector.strike_of(name, self._place(name, copy, going))
         if not goes_on:
             self._answer(copy, going)
-        again = await self._start(
-            performance, choice.copy, copy, copy.receives + 1, going.run.epoch
-        )
+        again = await self._start(play, choice.copy, copy.receives + 1, going.run.epoch)
         if goes_on:
             self.injector.fire(
                 strike,
@@ -357,10 +352,7 @@ class Stagehand:
 
     def _crash_before_answer(self, copy: _Copy, going: _Going) -> None:
         name = FaultName.CRASH_BEFORE_ANSWER
-        place = self.injector.message_place(
-            FaultRule(name).about.where, copy.message.message_no, going.run.receive
-        )
-        strike = self.injector.strike_of(name, place)
+        strike = self.injector.strike_of(name, self._place(name, copy, going))
         self.injector.fire(strike, invocation_id=going.row.invocation_id)
         self._fail(copy, going, Ended(-9, None))
 
@@ -421,25 +413,24 @@ class Stagehand:
         )
         return _Copy(message, message_id)
 
-    async def _start(
-        self, performance: int, number: int, copy: _Copy, receive: int, epoch: int | None
-    ) -> _Going:
+    async def _start(self, play: _Play, number: int, receive: int, epoch: int | None) -> _Going:
         """Receive a message and start its run.
 
         :param epoch: None: the earliest in which it may be received.
         """
+        copy = play.copies[number]
         if epoch is None:
-            epoch = max(self._epoch, copy.failed_in + 1)
-        passed = epoch - self._epoch
-        if passed > 0:
+            epoch = max(play.epoch, copy.failed_in + 1)
+        if epoch > play.epoch:
+            passed = epoch - play.epoch
             self._clock.pass_s(passed * self._receives.queue.visibility_timeout_s)
-            self._epoch = epoch
+            play.epoch = epoch
         copy.receives = receive
         run = Run(number, receive, epoch)
         slot = await self._slot()
         invocation_id = self._recorder.next_id(Invocation)
         delivery_id = self._deliver(copy, receive, invocation_id, QueueRole.QUEUE)
-        start = self._receives.start(performance, run, copy.message.body, slot.port)
+        start = self._receives.start(play.performance, run, copy.message.body, slot.port)
         row = Invocation(
             invocation_id=invocation_id,
             request_id=start.job.request_id,

@@ -87,7 +87,8 @@ class RealHandler:
 
     A run is left standing at its call for a while: when the next question is about the same
     run and one reply more, it simply goes on. Every other question starts anew, and what it
-    does on the way is compared with what is remembered.
+    does on the way is compared with what is remembered; so is one whole repetition of each
+    run.
 
     :param messages: one for each copy.
     :raises ParallelCallsError: from :meth:`next`, when a run has two calls under way at once.
@@ -117,6 +118,7 @@ class RealHandler:
         self._report = report_batch_item_failures
         self._fields = result_fields
         self._steps: dict[tuple[Run, History], Call | Answer] = {}
+        self._repeated: set[Run] = set()  # run to their end once more
         self._kept: OrderedDict[tuple[Run, History], _Going] = OrderedDict()
         self._free: list[Door] = []
         self._ports: dict[Door, int] = {}
@@ -127,12 +129,14 @@ class RealHandler:
         if known is not None:
             return known
         going = await self._standing_at(run, history[:-1]) if history else None
-        passed = len(history) - 1
         if going is None:
-            if not history:
-                await self._pass(run, (), keep=False)  # twice, to see whether it is the same
-            return await self._pass(run, history, keep=True)
-        return await self._go_on(going, run, history, passed, keep=True)
+            step = await self._pass(run, history, keep=True)
+        else:
+            step = await self._go_on(going, run, history, len(history) - 1, keep=True)
+        if isinstance(step, Answer) and run not in self._repeated:
+            self._repeated.add(run)
+            await self._pass(run, history, keep=False)  # to see whether it is the same again
+        return step
 
     async def close(self) -> None:
         while self._kept:

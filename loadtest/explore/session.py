@@ -47,6 +47,9 @@ from loadtest.targets import LOCAL_CREDENTIALS, Endpoint
 _TOGETHER = 25
 """Schedules in one set of evidence: few enough that a check shows all its findings."""
 
+_AT_ONCE = 2
+"""Schedules under way together: one run computes while another waits for the store."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -107,7 +110,8 @@ class Explored:
             self.covered is not None
             and self.covered.exhausted
             and self.unjudged == 0
-            and not any(one.findings or one.not_followed for one in self.judged)
+            and self.reason is None
+            and self.failure is None
         )
 
 
@@ -310,6 +314,9 @@ class Session:
                 judged.extend(await self.play(left[:_TOGETHER], rung.copies))
                 del left[:_TOGETHER]
             unjudged = len(left)
+            stray = next((one for one in judged if one.not_followed is not None), None)
+            if stray is not None:
+                reason = f"a schedule, carried out for real, was left: {stray.not_followed}"
             if self._handler.calls == 0:
                 reason = (
                     "the handler made no AWS call through the gateway, so there was nothing whose "
@@ -354,9 +361,20 @@ class Session:
     async def play(self, schedules: Sequence[Schedule], copies: int) -> list[Judged]:
         """Carry schedules out for real, in one set of evidence, and judge them.
 
+        One that is not followed among others is played once more alone: what the others
+        left in the store may have led it astray.
+
         :raises OnceproofError: the handler, the store or the evidence failed.
         :raises ParallelCallsError: a run had two calls under way at once.
         """
+        judged = await self._play(schedules, copies)
+        if len(schedules) > 1:
+            for number, one in enumerate(judged):
+                if one.not_followed is not None:
+                    (judged[number],) = await self._play([one.schedule], copies)
+        return judged
+
+    async def _play(self, schedules: Sequence[Schedule], copies: int) -> list[Judged]:
         self._sets += 1
         run_dir = self._directory / f"live-{self._sets:03}"
         run_dir.mkdir(parents=True)
@@ -367,7 +385,7 @@ class Session:
         self._live_ns += played_ns - began_ns
         self._judging_ns += self._clock.now_ns() - played_ns
         return [
-            Judged(schedule, run_dir, _findings(verdict, messages), stray)
+            Judged(schedule, run_dir, () if stray else _findings(verdict, messages), stray)
             for schedule, messages, stray in zip(schedules, numbers, strays, strict=True)
         ]
 
@@ -397,20 +415,17 @@ class Session:
                 report_batch_item_failures=settings.queue.report_batch_item_failures,
                 result_fields=settings.result_info(),
             )
-            messages: list[list[PlannedMessage]] = []
-            strays: list[str | None] = []
+            performances = range(self._performances + 1, self._performances + 1 + len(schedules))
+            self._performances += len(schedules)
+            messages = [
+                self._cast.messages(performance, copies, 1 + number * copies)
+                for number, performance in enumerate(performances)
+            ]
             started_at = clock.now_ns()
             try:
-                for schedule in schedules:
-                    self._performances += 1
-                    first_no = 1 + len(messages) * copies
-                    messages.append(self._cast.messages(self._performances, copies, first_no))
-                    try:
-                        await stagehand.play(self._performances, schedule, messages[-1])
-                    except NotFollowedError as error:
-                        strays.append(str(error))
-                    else:
-                        strays.append(None)
+                strays = await self._all(
+                    stagehand, list(zip(performances, schedules, messages, strict=True))
+                )
             finally:
                 await stagehand.close()
             async for row in self._endpoint.items(Phase.AFTER):
@@ -444,6 +459,32 @@ class Session:
             ),
         )
         return messages, strays
+
+    async def _all(
+        self,
+        stagehand: Stagehand,
+        plays: Sequence[tuple[int, Schedule, Sequence[PlannedMessage]]],
+    ) -> list[str | None]:
+        """Carry all of them out, a few at once."""
+        rooms = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(
+            performance: int, schedule: Schedule, messages: Sequence[PlannedMessage]
+        ) -> str | None:
+            async with rooms:
+                try:
+                    await stagehand.play(performance, schedule, messages)
+                except NotFollowedError as error:
+                    return str(error)
+            return None
+
+        playing = [asyncio.create_task(one(*play)) for play in plays]
+        try:
+            return await asyncio.gather(*playing)
+        finally:
+            for task in playing:
+                task.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,800 @@
 
 from __future__ import annotations
 
-import pytest
+import functools
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.errors import UsageError
 from analysis.findings import FindingKind
-from loadtest.explore.memo import search
-from loadtest.explore.model import Fault
+from loadtest.explore import dpor, ladder, memo, pct, schedule
+from loadtest.explore.execution import Executed, Execution, WorldExecution
+from loadtest.explore.memo import Covered, Representative
+from loadtest.explore.model import (
+    Answer,
+    Call,
+    Choice,
+    Fault,
+    History,
+    NondeterministicError,
+    Run,
+    Schedule,
+)
+from loadtest.explore.world import Bounds, Learned, Signature, State, Step, World
 from tests import toys
 
-CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_BEFORE_ANSWER)
+PAYS = toys.ToyMeaning(effects=("pay",))
+
+
+def stop_after(number: int) -> Callable[[], bool]:
+    """A clock by which the time is spent when it has been asked so often."""
+    asked = itertools.count(1)
+    return lambda: next(asked) > number
+
+
+def signatures(found: Covered | Executed) -> set[Signature]:
+    return {r.signature for r in found.representatives}
+
+
+async def executed(world: World, limit: int = 1_000_000) -> Executed:
+    async def begin() -> Execution:
+        return WorldExecution(world)
+
+    return await dpor.search(begin, out_of_time=stop_after(limit))
+
+
+# --- what is searched -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("copies", "interleavings"), [(2, 20), (3, 1_428), (4, 257_928)])
 async def test_every_interleaving_is_counted(copies: int, interleavings: int) -> None:
-    covered = await search(toys.world(toys.read_add_put, copies, symmetric=False))
+    covered = await memo.search(toys.world(toys.read_add_put, copies, symmetric=False))
     assert covered.exhausted
     assert covered.interleavings == interleavings
 
 
-async def test_a_read_then_write_is_found_at_two_copies() -> None:
-    covered = await search(toys.world(toys.read_then_write, 2))
-    assert covered.representatives[0].suspicions == (FindingKind.OVERWRITE,)
+@pytest.mark.parametrize(
+    ("program", "copies", "interleavings"),
+    [
+        (toys.conditional_put, 3, 6),
+        (toys.claim_then_effect, 2, 4),
+        (toys.claim_then_effect, 3, 18),
+        (toys.claim_then_effect, 4, 96),
+    ],
+)
+async def test_copies_with_equal_bodies_are_counted_once(
+    program: toys.Program, copies: int, interleavings: int
+) -> None:
+    apart = await memo.search(toys.world(program, copies, symmetric=False))
+    alike = await memo.search(toys.world(program, copies))
+    assert apart.interleavings == interleavings
+    names = {2: 2, 3: 6, 4: 24}[copies]
+    assert alike.interleavings == interleavings // names
+    assert alike.states < apart.states
+
+
+PLANTED: list[tuple[toys.Program, int, int, Sequence[Fault], FindingKind | None]] = [
+    (toys.read_then_write, 1, 0, (), None),
+    (toys.read_then_write, 2, 0, (), FindingKind.OVERWRITE),
+    (toys.read_then_write, 1, 1, (Fault.REDELIVER,), FindingKind.OVERWRITE),
+    (toys.read_add_put, 2, 0, (), FindingKind.DUPLICATE_EFFECT),
+    (toys.conditional_put, 3, 2, (*CRASHES, Fault.REDELIVER), None),
+    (toys.claim_then_effect, 3, 0, (), None),
+    (toys.claim_then_effect, 1, 1, CRASHES, FindingKind.MISSING_EFFECT),
+    (toys.claim_then_effect, 1, 1, (Fault.TIMEOUT,), FindingKind.MISSING_EFFECT),
+    (toys.claim_then_effect, 2, 1, (Fault.CRASH_BEFORE_ANSWER,), None),
+    (toys.order_with_effect, 3, 2, (*CRASHES, Fault.TIMEOUT, Fault.REDELIVER), None),
+    (toys.effect_then_order, 1, 0, (), None),
+    (toys.effect_then_order, 1, 1, (Fault.CRASH_BEFORE_ANSWER,), FindingKind.DUPLICATE_EFFECT),
+    (toys.takeover, 2, 1, CRASHES, None),
+    (toys.takeover_too_early, 2, 0, (), FindingKind.OVERWRITE),
+    (toys.claim_never_released, 1, 1, CRASHES, FindingKind.STUCK_MESSAGE),
+    (toys.claim_never_released, 1, 1, CRASHES, FindingKind.DEAD_LETTERED_ORDER),
+    (toys.reads_what_is_stale, 1, 2, (Fault.CRASH_AFTER,), None),
+    (toys.reads_what_is_stale, 1, 1, (Fault.CRASH_AFTER, Fault.STALE_READ), None),
+    (
+        toys.reads_what_is_stale,
+        1,
+        2,
+        (Fault.CRASH_AFTER, Fault.STALE_READ),
+        FindingKind.OVERWRITE,
+    ),
+    (toys.read_then_write, 1, 2, (Fault.CRASH_AFTER, Fault.STALE_READ), None),
+    (toys.effect_then_order, 1, 1, (Fault.LOST_REPLY,), FindingKind.DUPLICATE_EFFECT),
+    (toys.effect_then_order, 1, 1, (Fault.THROTTLE,), None),
+    (toys.stores_nothing, 1, 0, (), FindingKind.LOST_ORDER),
+    (toys.stores_and_deletes, 1, 0, (), FindingKind.VANISHED_ORDER),
+    (toys.stores_and_deletes, 2, 0, (), FindingKind.DOUBLE_ACCEPT),
+    (toys.keyed_by_copy, 2, 0, (), FindingKind.DOUBLE_ACCEPT),
+    (toys.fails_on_duplicates, 1, 0, (), None),
+    (toys.fails_on_duplicates, 2, 0, (), FindingKind.DUPLICATE_FAILED),
+]
+MINDS_EFFECTS = {
+    toys.read_add_put,
+    toys.claim_then_effect,
+    toys.order_with_effect,
+    toys.effect_then_order,
+}
+
+
+@pytest.mark.parametrize(("program", "copies", "faults", "kinds", "kind"), PLANTED)
+async def test_planted_faults_are_found_and_right_programs_are_clean(
+    program: toys.Program,
+    copies: int,
+    faults: int,
+    kinds: Sequence[Fault],
+    kind: FindingKind | None,
+) -> None:
+    meaning = PAYS if program in MINDS_EFFECTS else toys.ToyMeaning()
+    world = toys.world(program, copies, faults, kinds=kinds, meaning=meaning)
+    covered = await memo.search(world)
+    assert covered.exhausted
+    found = {k for r in covered.representatives for k in r.suspicions}
+    assert (not found) if kind is None else (kind in found)
+
+
+async def test_a_conflict_that_is_taken_for_a_copy_is_found() -> None:
+    meaning = toys.ToyMeaning(details=("d", "e"))
+    for program, found in ((toys.takes_conflicts_for_copies, True), (toys.compares_details, False)):
+        covered = await memo.search(toys.world(program, 2, symmetric=False, meaning=meaning))
+        kinds = {k for r in covered.representatives for k in r.suspicions}
+        assert (FindingKind.CONFLICT_ACKNOWLEDGED in kinds) is found
+
+
+async def test_a_redelivery_begins_a_later_epoch_and_ends_all_runs_before() -> None:
+    world = toys.world(toys.takeover, 3, 1, kinds=CRASHES)
+    covered = await memo.search(world)
+    restarts = 0
+    for representative in covered.representatives:
+        steps, _ = await schedule.follow(world, representative.schedule)
+        going: set[tuple[int, int]] = set()
+        for step in steps:
+            if step.advances:
+                assert step.first
+                assert step.choice.receive > 1
+                assert not going
+                restarts += 1
+            going.add(step.actor)
+            if step.ends:
+                going.remove(step.actor)
+        assert not going
+    assert restarts
+
+
+async def test_faults_are_bounded_together_and_by_kind() -> None:
+    limits = {Fault.THROTTLE: 3, Fault.REDELIVER: 1}
+    world = toys.world(toys.read_then_write, 1, 2, limits=limits)
+    covered = await memo.search(world)
+    used = [Counter(c.fault for c in r.schedule if c.fault) for r in covered.representatives]
+    assert max(u.total() for u in used) == 2
+    assert max(u[Fault.REDELIVER] for u in used) == 1
+    assert max(u[Fault.THROTTLE] for u in used) == 2
+
+
+async def test_a_copy_that_keeps_failing_is_dead_lettered() -> None:
+    world = toys.world(toys.fails_on_duplicates, 2, max_receive_count=4)
+    covered = await memo.search(world)
+    (only,) = covered.representatives
+    assert Counter(c.copy for c in only.schedule if c.call is None) == {0: 1, 1: 4}
+    assert only.suspicions == (FindingKind.DUPLICATE_FAILED,)
+
+
+async def test_a_run_that_makes_calls_for_ever_is_ended() -> None:
+    world = toys.world(toys.polls_forever, 2, max_calls=5, max_receive_count=1)
+    covered = await memo.search(world)
+    assert covered.exhausted
+    (only,) = covered.representatives
+    assert Counter((c.copy, c.call is None) for c in only.schedule) == {
+        (0, False): 5,
+        (0, True): 1,
+        (1, False): 5,
+        (1, True): 1,
+    }
+
+
+async def test_handler_and_store_are_asked_each_thing_once() -> None:
+    asked: Counter[object] = Counter()
+
+    class Handler(toys.ToyHandler):
+        async def next(self, run: Run, history: History) -> Call | Answer:
+            asked[run, history] += 1
+            return await super().next(run, history)
+
+    class Store(toys.ToyStore):
+        async def apply(self, items, call):  # type: ignore[no-untyped-def]
+            asked[items, call] += 1
+            assert {i for i, _ in items} <= call.reads | call.writes
+            return await super().apply(items, call)
+
+    learned = Learned(Handler(toys.six_calls), Store())
+    bounds = Bounds(bodies=(0, 0, 0), faults=1, limits=dict.fromkeys(CRASHES, 1))
+    await memo.search(World(learned, bounds, toys.ToyMeaning()))
+    assert set(asked.values()) == {1}
+    assert learned.handler_questions + learned.store_questions == len(asked)
+    before = len(asked)
+    await memo.search(World(learned, replace(bounds, faults=0), toys.ToyMeaning()))
+    assert len(asked) == before
+
+
+async def test_what_is_there_before_is_part_of_the_world() -> None:
+    learned = Learned(toys.ToyHandler(toys.conditional_put), toys.ToyStore())
+    world = World(learned, Bounds((0,)), toys.ToyMeaning(), ((toys.ORDER, "d"),))
+    (only,) = (await memo.search(world)).representatives
+    _, state = await schedule.follow(world, only.schedule)
+    assert state.copies[0].answers[0][2] == toys.DUPLICATE
+
+
+async def test_the_shortest_failing_path_is_judged_first_and_ends_the_search() -> None:
+    judged: list[Representative] = []
+
+    async def fails(representative: Representative) -> bool:
+        judged.append(representative)
+        return len(judged) == 2
+
+    world = toys.world(toys.takeover_too_early, 3)
+    covered = await memo.search(world, judge=fails)
+    assert not covered.exhausted
+    assert covered.failed is judged[1]
+    assert len(judged[0].schedule) <= len(judged[1].schedule)
+    everything = await memo.search(toys.world(toys.takeover_too_early, 3))
+    suspicious = [r for r in everything.representatives if r.suspicions]
+    assert judged[0] == suspicious[0]
+    assert everything.representatives[: len(suspicious)] == tuple(suspicious)
+
+
+async def test_a_search_that_runs_out_of_time_says_so() -> None:
+    told: list[tuple[int, int]] = []
+    covered = await memo.search(
+        toys.world(toys.six_calls, 3),
+        out_of_time=stop_after(50),
+        on_progress=lambda states, frontier: told.append((states, frontier)),
+    )
+    assert not covered.exhausted
+    assert told[-1][0] == covered.states
+    assert told[-1][1] == covered.states - 50
+
+
+def test_a_cycle_is_refused() -> None:
+    assert memo.count_paths([[1, 1, 2], [2], []], [2]) == 3
+    with pytest.raises(ValueError, match="cycle"):
+        memo.count_paths([[1], [2], [1]], [2])
+
+
+async def test_a_handler_that_differs_is_not_searched_by_states() -> None:
+    class Flaky(toys.ToyHandler):
+        async def next(self, run: Run, history: History) -> Call | Answer:
+            if history:
+                raise NondeterministicError(run, 1, "get a", "get b")
+            return await super().next(run, history)
+
+    world = World(
+        Learned(Flaky(toys.read_then_write), toys.ToyStore()), Bounds((0,)), toys.ToyMeaning()
+    )
+    with pytest.raises(NondeterministicError, match="copy 1, receive 1: call 1 differs"):
+        await memo.search(world)
+
+
+# --- the searches agree ---------------------------------------------------------------
+
+
+def all_orders(program: toys.Program, copies: int) -> tuple[set[tuple[object, ...]], int]:
+    """Final contents and answers of all interleavings without faults, and how many there are.
+    Shares nothing with the searches but the programs and the store."""
+    ends: set[tuple[object, ...]] = set()
+    count = 0
+
+    @functools.cache
+    def ask(copy: int, replies: tuple[str, ...]) -> Call | Answer:
+        going = program(Run(copy, 1, 0))
+        try:
+            call = next(going)
+            for reply in replies:
+                call = going.send(reply)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+        return call
+
+    def go(items: tuple[tuple[str, str], ...], told: tuple[tuple[str, ...], ...]) -> None:
+        nonlocal count
+        steps = [ask(copy, replies) for copy, replies in enumerate(told)]
+        if all(isinstance(step, Answer) for step in steps):
+            ends.add((items, *(step.text for step in steps)))
+            count += 1
+        for copy, step in enumerate(steps):
+            if isinstance(step, Call):
+                applying = toys.ToyStore().apply(items, step)
+                try:
+                    applying.send(None)
+                except StopIteration as end:
+                    reply, after = end.value
+                go(after, (*told[:copy], (*told[copy], reply.text), *told[copy + 1 :]))
+
+    go((), ((),) * copies)
+    return ends, count
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 150) for start in range(0, 600, 150)])
+async def test_the_memo_search_covers_exactly_all_orders(seeds: range) -> None:
+    for seed in seeds:
+        copies = 2 + (seed % 5 == 0)
+        program = toys.random_program(seed)
+        world = toys.world(program, copies, symmetric=False, max_receive_count=1)
+        covered = await memo.search(world)
+        ends = set()
+        for r in covered.representatives:
+            _, state = await schedule.follow(world, r.schedule)
+            answers = (copy.answers[0][2].text for copy in state.copies)
+            ends.add((state.contents.items, *answers))
+        assert (ends, covered.interleavings) == all_orders(program, copies), seed
+
+
+async def all_paths(world: World) -> tuple[set[Signature], int]:
+    """Signatures of all complete paths, and how many there are, without remembering states."""
+    ends: set[Signature] = set()
+    count = 0
+    stack = [world.initial()]
+    while stack:
+        state = stack.pop()
+        choices = await world.choices(state)
+        if not choices:
+            assert world.is_final(state)
+            ends.add(world.signature(state))
+            count += 1
+        for choice in choices:
+            stack.append(await world.after(state, choice))
+    return ends, count
+
+
+def random_world(seed: int, most_copies: int = 3) -> World:
+    rng = random.Random(f"world {seed}")
+    copies = rng.randint(1, most_copies)
+    return toys.world(
+        toys.random_program(seed),
+        copies,
+        faults=rng.choice((0, 1, 1, 2) if copies < 3 else (0, 0, 1)),
+        kinds=rng.sample(list(Fault), rng.randint(1, 4)),
+        symmetric=rng.random() < 0.5,
+        max_receive_count=rng.choice((1, 2, 2, 3)),
+    )
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 250) for start in range(0, 1000, 250)])
+async def test_equal_states_have_equal_futures(seeds: range) -> None:
+    compared = 0
+    for seed in seeds:
+        world = random_world(seed, most_copies=2)
+        covered = await memo.search(world, out_of_time=stop_after(300))
+        if not covered.exhausted or covered.interleavings > 800:
+            continue
+        assert (signatures(covered), covered.interleavings) == await all_paths(world), seed
+        compared += 1
+    assert compared > len(seeds) / 2
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 200) for start in range(0, 1600, 200)])
+async def test_source_dpor_reaches_what_the_memo_search_reaches(seeds: range) -> None:
+    compared = 0
+    for seed in seeds:
+        world = random_world(seed)
+        covered = await memo.search(world, out_of_time=stop_after(500))
+        if not covered.exhausted:
+            continue
+        found = await executed(world, limit=100)
+        if not found.exhausted:
+            continue
+        assert signatures(found) == signatures(covered), seed
+        assert found.executions <= covered.interleavings
+        compared += 1
+    assert compared > len(seeds) / 2
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 200) for start in range(0, 800, 200)])
+async def test_counting_symmetric_copies_once_loses_nothing(seeds: range) -> None:
+    def nameless(found: Covered) -> set[Signature]:
+        """Signatures without the numbers of copies."""
+        return {
+            Signature(items, tuple(sorted((c._replace(body=0) for c in copies), key=repr)), marks)
+            for items, copies, marks in signatures(found)
+        }
+
+    for seed in seeds:
+        rng = random.Random(f"symmetric {seed}")
+        copies, faults = rng.choice(((2, 0), (2, 1), (3, 0), (3, 0)))
+        kinds = rng.sample(list(Fault), 3)
+
+        def world(symmetric: bool) -> World:
+            program = toys.random_program(seed, own_items=False)  # noqa: B023
+            return toys.world(
+                program,
+                copies,  # noqa: B023
+                faults,  # noqa: B023
+                kinds=kinds,  # noqa: B023
+                symmetric=symmetric,
+                max_receive_count=2,
+            )
+
+        apart = await memo.search(world(symmetric=False), out_of_time=stop_after(1_000))
+        if apart.exhausted:
+            alike = await memo.search(world(symmetric=True))
+            assert nameless(alike) == nameless(apart), seed
+            assert alike.interleavings < apart.interleavings
+
+
+# --- without memory -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "copies", "faults", "executions"),
+    [
+        (toys.read_add_put, 2, 0, 6),
+        (toys.read_add_put, 3, 0, 64),
+        (toys.read_add_put, 4, 0, 1_122),
+        (toys.conditional_put, 2, 0, 2),
+        (toys.conditional_put, 3, 0, 3),
+        (toys.conditional_put, 4, 0, 4),
+        (toys.claim_then_effect, 4, 0, 4),
+    ],
+)
+async def test_source_dpor_needs_as_few_executions_as_published(
+    program: toys.Program, copies: int, faults: int, executions: int
+) -> None:
+    world = toys.world(program, copies, faults, kinds=CRASHES, symmetric=False)
+    found = await executed(world)
+    assert found.exhausted
+    assert found.executions + found.blocked == executions
+    assert signatures(found) == signatures(await memo.search(world))
+
+
+async def test_source_dpor_stops_at_the_first_failure() -> None:
+    async def fails(representative: Representative) -> bool:
+        return True
+
+    closed = 0
+
+    async def close() -> None:
+        nonlocal closed
+        closed += 1
+
+    async def begin() -> Execution:
+        world = toys.world(toys.read_then_write, 3)  # anew: nothing is remembered
+        return WorldExecution(world, close)
+
+    found = await dpor.search(begin, judge=fails)
+    assert found.failed is not None
+    assert found.executions == closed == 2
+    assert not found.exhausted
+
+
+async def test_a_path_that_cannot_be_taken_again_is_never_exhausted() -> None:
+    number = itertools.count()
+
+    async def begin() -> Execution:
+        first = next(number) == 0
+        return WorldExecution(toys.world(toys.read_then_write if first else toys.stores_nothing, 2))
+
+    found = await dpor.search(begin)
+    assert found.diverged
+    assert not found.exhausted
+
+
+# --- sampling -------------------------------------------------------------------------
+
+
+async def sampled(
+    world: World, seed: int, executions: int, depth: int = 2, judge: memo.Judge | None = None
+) -> pct.Sampled:
+    async def begin() -> Execution:
+        return WorldExecution(world)
+
+    return await pct.sample(
+        begin,
+        seed=seed,
+        depth=depth,
+        faults=world.bounds.faults,
+        kinds=len(world.bounds.limits),
+        out_of_time=stop_after(executions),
+        judge=judge,
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "copies", "faults", "kinds", "kind"),
+    [
+        (toys.read_then_write, 2, 0, (), FindingKind.OVERWRITE),
+        (toys.takeover_too_early, 3, 0, (), FindingKind.OVERWRITE),
+        (toys.claim_then_effect, 2, 1, CRASHES, FindingKind.MISSING_EFFECT),
+    ],
+)
+async def test_sampling_finds_at_least_as_often_as_it_states(
+    program: toys.Program, copies: int, faults: int, kinds: Sequence[Fault], kind: FindingKind
+) -> None:
+    hits, draws = 0, 400
+    world = toys.world(program, copies, faults, kinds=kinds, meaning=PAYS if faults else None)
+
+    async def count(representative: Representative) -> bool:
+        return kind in representative.suspicions
+
+    needed = []
+    for seed in range(draws):
+        drawn = await sampled(world, seed, executions=2, judge=count)
+        hits += drawn.executed.failed is not None
+        needed.append(drawn.odds.of_one(faults))
+    assert hits / draws >= max(needed)
+    assert hits < draws
+
+
+async def test_a_sample_is_repeated_by_its_seed() -> None:
+    world = toys.world(toys.takeover, 2, 2, kinds=CRASHES)
+    first, again, other = [await sampled(world, seed, executions=40) for seed in (7, 7, 8)]
+    assert first == again
+    assert first.executed.representatives != other.executed.representatives
+    assert not first.executed.exhausted
+    assert signatures(first.executed) <= signatures(await memo.search(world))
+
+
+def test_the_odds_are_those_of_the_paper() -> None:
+    odds = pct.Odds(runs=4, steps=20, depth=2, faults=0, kinds=1, executions=100)
+    assert odds.of_one(0) == pytest.approx(1 / 80)
+    assert odds.of_all(0) == pytest.approx(1 - (1 - 1 / 80) ** 100)
+    one_fault = replace(odds, faults=1, kinds=5)
+    assert one_fault.of_one(1) == pytest.approx(1 / 80 / 2 / 20 / 5)
+
+
+# --- schedules ------------------------------------------------------------------------
+
+
+def reorderings(steps: Sequence[Step]) -> list[Schedule]:
+    """All orders of steps that keep those that depend on each other as they are, and each end
+    of a run behind the step that leads to it."""
+    orders = []
+    for order in itertools.permutations(range(len(steps))):
+        place = {n: position for position, n in enumerate(order)}
+        fits = all(
+            place[a] < place[b] or not steps[a].depends_on(steps[b])
+            for a, b in itertools.combinations(range(len(steps)), 2)
+        ) and all(
+            place[n] == place[n - 1] + 1
+            for n in range(1, len(steps))
+            if steps[n].choice.call is None and not steps[n].first
+        )
+        if fits:
+            orders.append(tuple(steps[n].choice for n in order))
+    return orders
+
+
+async def test_a_reordered_schedule_reaches_the_same_state() -> None:
+    shorter = 0
+    for seed in range(250):
+        world = random_world(seed)
+        covered = await memo.search(world, out_of_time=stop_after(300))
+        for representative in covered.representatives[:6]:
+            path = representative.schedule
+            steps, state = await schedule.follow(world, path)
+            fewest = schedule.fewest_switches(steps)
+            again, same = await schedule.follow(world, fewest)
+            assert same == state, seed
+            assert Counter(c.actor for c in again) == Counter(c.actor for c in steps)
+            assert schedule.switches(fewest) <= schedule.switches(path)
+            shorter += schedule.switches(fewest) < schedule.switches(path)
+            if len(steps) <= 7:
+                best = min(map(schedule.switches, reorderings(steps)))
+                assert schedule.switches(fewest) == best, seed
+    assert shorter > 15
+
+
+def clean(world: World) -> Callable[[State], bool]:
+    return lambda state: not world.suspicions(state)
+
+
+async def first_failure(world: World) -> Schedule:
+    covered = await memo.search(world)
+    return covered.representatives[0].schedule
+
+
+async def test_the_racing_pair_is_named_and_the_nearest_passing_schedule() -> None:
+    world = toys.world(toys.read_then_write, 2)
+    failing = await schedule.simplest(world, await first_failure(world))
+    assert [schedule.write_step(c) for c in failing] == [
+        "copy 1: get order:o",
+        "copy 2: get order:o",
+        "copy 2: put order:o d",
+        "copy 2 ends",
+        "copy 1: put order:o d",
+        "copy 1 ends",
+    ]
+    nearest = await schedule.nearest_passing(world, failing, clean(world))
+    assert nearest is not None
+    assert nearest.differs_at == 1
+    assert nearest.race == (1, 4)  # copy 2 read before copy 1 wrote
+    assert nearest.schedule[1].call == "put order:o d"
+
+
+async def test_a_fault_is_what_differs_where_there_is_no_race() -> None:
+    world = toys.world(toys.claim_then_effect, 1, 1, kinds=CRASHES, meaning=PAYS)
+    failing = await first_failure(world)
+    nearest = await schedule.nearest_passing(world, failing, clean(world))
+    assert nearest is not None
+    assert nearest.race is None
+    assert failing[nearest.differs_at].fault is not None
+    assert nearest.schedule[nearest.differs_at].fault is None
+
+
+async def test_a_handler_that_always_fails_has_no_passing_schedule() -> None:
+    world = toys.world(toys.stores_nothing, 2)
+    assert await schedule.nearest_passing(world, await first_failure(world), clean(world)) is None
+
+
+ORIGIN = schedule.Origin(
+    handler="app.handler",
+    code="sha256:00",
+    tool="1.2.3",
+    bounds=Bounds((0, 0), faults=1, limits={Fault.CRASH_AFTER: 1}),
+    world='{"orders": 1}',
+)
+
+texts = st.text(st.characters(codec="utf-8")).filter(lambda text: len(text) < 40)
+choices = st.builds(
+    Choice,
+    copy=st.integers(0, 3),
+    fault=st.none() | st.sampled_from(Fault),
+    receive=st.integers(1, 4),
+    call=st.none() | texts,
+)
+origins = st.builds(
+    schedule.Origin,
+    handler=texts,
+    code=texts,
+    tool=texts,
+    bounds=st.builds(
+        Bounds,
+        bodies=st.lists(st.integers(0, 3), min_size=4, max_size=4).map(tuple),
+        faults=st.integers(0, 3),
+        limits=st.dictionaries(st.sampled_from(Fault), st.integers(1, 3)),
+        max_receive_count=st.integers(1, 9),
+        max_calls=st.integers(1, 99),
+    ),
+    world=texts,
+)
+
+
+@given(origins, st.lists(choices, max_size=8).map(tuple))
+def test_a_schedule_survives_writing_and_reading(origin: schedule.Origin, path: Schedule) -> None:
+    text = schedule.write(origin, path)
+    assert schedule.read(text, "race.txt") == (origin, path)
+    assert schedule.read(text.replace("\n", "\r\n"), "race.txt") == (origin, path)
+
+
+def test_a_schedule_file_can_be_read_by_a_person() -> None:
+    path = (
+        Choice(0, None, 1, "get order:o"),
+        Choice(1, Fault.CRASH_AFTER, 1, "put order:o d"),
+        Choice(0, None, 1, None),
+        Choice(1, None, 2, "say\n\\ü"),
+    )
+    text = schedule.write(ORIGIN, path)
+    assert text == (
+        "onceproof schedule, version 1\n"
+        "handler: app.handler\n"
+        "code: sha256:00\n"
+        "tool: 1.2.3\n"
+        "bodies: 1 1\n"
+        "faults: 1\n"
+        "kinds: crash-after-call=1\n"
+        "max receive count: 3\n"
+        "max calls: 40\n"
+        'world: {"orders": 1}\n'
+        "\n"
+        "copy 1: get order:o\n"
+        "copy 2 [crash-after-call]: put order:o d\n"
+        "copy 1 ends\n"
+        "copy 2, receive 2: say\\u{a}\\\\ü\n"
+    )
+    assert schedule.read("\n# by hand\n".join(text.split("\n", 1)), "x") == (ORIGIN, path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("onceproof schedule", "some text", r"race.txt is not a schedule"),
+        ("version 1", "version 2", r"is a schedule of version 2, and this tool reads version 1"),
+        ("code: sha256:00\n", "", r"line 3: 'tool: 1.2.3' stands where 'code: ...' is expected"),
+        ("copy 1 ends", "copy 1 end", r"line 14: 'copy 1 end' is not a step"),
+        ("copy 1 ends", "copy 1 ends: x", r"line 14: .* is not a step"),
+        ("copy 1 ends", "copy 1", r"line 14: 'copy 1' is not a step"),
+        ("copy 1 ends", "copy 0 ends", r"line 14: .* is not a step"),
+        ("copy 1 ends", "copy 1 ends [fire]", r"line 14: there is no fault 'fire'"),
+        ("copy 1 ends", "copy 3 ends", r"step 3 is of copy 3, and 'bodies' has 2"),
+        ("crash-after-call=1", "fire=1", r"'kinds': there is no fault 'fire'"),
+        ("faults: 1", "faults: many", r"'faults' has 'many' where a whole number of at least 0"),
+        ("bodies: 1 1", "bodies: 1 0", r"'bodies' has '0' where a whole number of at least 1"),
+    ],
+)
+def test_a_damaged_schedule_is_refused(old: str, new: str, message: str) -> None:
+    path = (
+        Choice(0, None, 1, "get order:o"),
+        Choice(1, Fault.CRASH_AFTER, 1, "put order:o d"),
+        Choice(0, None, 1, None),
+    )
+    text = schedule.write(ORIGIN, path)
+    with pytest.raises(UsageError, match=message):
+        schedule.read(text.replace(old, new, 1), "race.txt")
+
+
+def test_an_incomplete_schedule_is_refused() -> None:
+    with pytest.raises(UsageError, match="ends before 'code: "):
+        schedule.read("onceproof schedule, version 1\nhandler: app.handler\n", "race.txt")
+
+
+async def test_a_schedule_that_no_longer_fits_is_refused() -> None:
+    failing = await first_failure(toys.world(toys.read_then_write, 2))
+    changed = toys.world(toys.conditional_put, 2)
+    with pytest.raises(UsageError, match=r"step 1 .* does not fit") as refused:
+        await schedule.follow(changed, failing)
+    assert "copy 1: change order:o d absent" in str(refused.value)
+    passing = (await memo.search(changed)).representatives[0].schedule
+    with pytest.raises(UsageError, match="ends after 2 steps, but more must come"):
+        await schedule.follow(changed, passing[:2])
+    with pytest.raises(UsageError, match="all copies are settled"):
+        await schedule.follow(changed, (*passing, passing[0]))
+
+
+# --- the ladder -----------------------------------------------------------------------
+
+
+def test_the_ladder_climbs_copies_then_faults() -> None:
+    climbed = [(r.copies, r.faults) for r in ladder.rungs(3, 2)]
+    assert climbed == [
+        *((1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)),
+        *((1, 2), (2, 2), (3, 2)),
+    ]
+    assert [r.copies for r in ladder.rungs(4, 0)] == [1, 2, 3, 4]
+
+
+def covering(states: int, interleavings: int) -> Covered:
+    return Covered(
+        exhausted=True,
+        states=states,
+        transitions=0,
+        depth=0,
+        interleavings=interleavings,
+        final_states=1,
+        representatives=(),
+    )
+
+
+def test_the_guarantee_says_what_is_covered_and_what_is_not() -> None:
+    asked = list(ladder.rungs(3, 1))
+    everything = {rung: covering(100, 2_000) for rung in asked}
+    kinds = (Fault.CRASH_BEFORE, Fault.LOST_REPLY)
+    assert ladder.guarantee(everything, asked=asked, kinds=kinds) == (
+        "1, 2 and 3 copies of one order, at most 1 fault of {crash-before-call, lost-reply}: "
+        "6,000 interleavings in 300 states covered, none failed; not covered: more than 3 "
+        "copies, more than 1 fault, crash-after-call, crash-before-answer, timeout, throttle, "
+        "stale-read and redeliver."
+    )
+    some = {rung: everything[rung] for rung in asked[:3]}
+    assert ladder.guarantee(some, asked=asked, kinds=tuple(Fault)) == (
+        f"1 copy of one order, at most 1 fault of {{{', '.join(Fault)}}}: "
+        "2,000 interleavings in 100 states; 2 copies of one order, no fault: "
+        "2,000 interleavings in 100 states covered, none failed; not covered: "
+        "2 copies with at most 1 fault, 3 copies with no fault, 3 copies with at most 1 fault, "
+        "more than 3 copies, more than 1 fault."
+    )
+    lone = {ladder.Rung(2, 0): covering(1, 1)}
+    assert ladder.guarantee(lone, asked=list(lone), kinds=(), of="two orders") == (
+        "2 copies of two orders, no fault: 1 interleaving in 1 state covered, none failed; "
+        "not covered: more than 2 copies, any fault."
+    )
+    nothing = ladder.guarantee({}, asked=[ladder.Rung(1, 0)], kinds=())
+    assert nothing == (
+        "nothing is covered; not covered: 1 copy with no fault, more than 1 copy, any fault."
+    )

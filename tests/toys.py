@@ -6,6 +6,7 @@ A lost or throttled call is made again for it, as an SDK does.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -66,12 +67,14 @@ def scan() -> Call:
     return Call("scan", everything=True)
 
 
-class ToyStore:
-    def __init__(self) -> None:
-        self.asked = 0
+def settle(order: str, effect: str) -> Call:
+    """Store an order and count its effect, both or neither."""
+    both = frozenset({order, effect})
+    return Call(f"settle {order} {effect}", reads=both, writes=both)
 
+
+class ToyStore:
     async def apply(self, items: Items, call: Call) -> tuple[Reply, Items]:
-        self.asked += 1
         held = dict(items)
         match call.text.split():
             case ["get", item]:
@@ -89,6 +92,10 @@ class ToyStore:
                 return Reply(held[item], wrote=True), tuple(sorted(held.items()))
             case ["delete", item]:
                 held.pop(item, None)
+            case ["settle", order, effect]:
+                if order in held:
+                    return Reply(REJECTED, wrote=False), items
+                held |= {order: "d", effect: str(int(held.get(effect, "0")) + 1)}
             case _:
                 raise ValueError(call.text)
         return Reply("ok", wrote=True), tuple(sorted(held.items()))
@@ -99,10 +106,8 @@ class ToyHandler:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.runs = 0
 
     async def next(self, run: Run, history: History) -> Call | Answer:
-        self.runs += 1
         going = self.program(run)
         try:
             call = next(going)
@@ -117,20 +122,20 @@ class ToyHandler:
 
 @dataclass(frozen=True)
 class ToyMeaning:
-    """Copies of order ``o`` with details ``d``, unless said otherwise; items ``order:<key>``."""
+    """Copies of order ``o`` with details ``d``, unless said otherwise. What an item
+    ``order:<key>`` or ``order:<key>/...`` holds are the details of an order, or a claim."""
 
     details: Sequence[str] = ()  # of each copy
-    orders: Sequence[str] = ()
     effects: tuple[str, ...] = ()
 
     def message(self, copy: int) -> tuple[str, str]:
-        order = self.orders[copy] if self.orders else "o"
-        return order, self.details[copy] if self.details else "d"
+        return "o", self.details[copy] if self.details else "d"
 
     def stored(self, item: str, content: str) -> Stored | None:
         if not item.startswith("order:"):
             return None
-        return Stored(item.removeprefix("order:"), content, complete=content != "claim")
+        order = item.removeprefix("order:").split("/")[0]
+        return Stored(order, content, complete=content != "claim")
 
 
 # --- handlers with known faults and their right twins ---------------------------------
@@ -168,12 +173,51 @@ def claim_then_effect(run: Run) -> Generator[Call, str, Answer]:
     return DONE
 
 
-def effect_once_by_marker(run: Run) -> Generator[Call, str, Answer]:
+def order_with_effect(run: Run) -> Generator[Call, str, Answer]:
     """Right: order and effect are one transaction."""
-    both = frozenset({ORDER, PAY})
-    if (yield Call("settle", reads=both, writes=both)) == REJECTED:
+    if (yield settle(ORDER, PAY)) == REJECTED:
         return DUPLICATE
     return DONE
+
+
+def effect_then_order(run: Run) -> Generator[Call, str, Answer]:
+    """Every run pays, whether the order is stored or not."""
+    yield add(PAY)
+    yield insert(ORDER, "d")
+    return DONE
+
+
+def stores_nothing(run: Run) -> Generator[Call, str, Answer]:
+    yield get(ORDER)
+    return DONE
+
+
+def stores_and_deletes(run: Run) -> Generator[Call, str, Answer]:
+    yield insert(ORDER, "d")
+    yield delete(ORDER)
+    return DONE
+
+
+def keyed_by_copy(run: Run) -> Generator[Call, str, Answer]:
+    yield insert(f"{ORDER}/{run.copy}", "d")
+    return DONE
+
+
+def fails_on_duplicates(run: Run) -> Generator[Call, str, Answer]:
+    return FAILED if (yield insert(ORDER, "d")) == REJECTED else DONE
+
+
+def takes_conflicts_for_copies(run: Run) -> Generator[Call, str, Answer]:
+    """The second copy has other details."""
+    won = yield insert(ORDER, "de"[run.copy])
+    return DUPLICATE if won == REJECTED else DONE
+
+
+def compares_details(run: Run) -> Generator[Call, str, Answer]:
+    """The second copy has other details."""
+    if (yield insert(ORDER, "de"[run.copy])) != REJECTED:
+        return DONE
+    return DUPLICATE if (yield get(ORDER)) == "de"[run.copy] else FAILED
 
 
 def takeover(run: Run) -> Generator[Call, str, Answer]:
@@ -218,20 +262,11 @@ def claim_never_released(run: Run) -> Generator[Call, str, Answer]:
     return DONE
 
 
-def stale_check(run: Run) -> Generator[Call, str, Answer]:
-    """Right with fresh reads of a lone copy that is received again; wrong with a stale one."""
+def reads_what_is_stale(run: Run) -> Generator[Call, str, Answer]:
+    """A lone copy that is received again writes twice when its read is stale."""
     if (yield get(ORDER, stale=True)) != ABSENT:
         return DUPLICATE
     yield put(ORDER, "d")
-    return DONE
-
-
-def counts_a_retry(run: Run) -> Generator[Call, str, Answer]:
-    """The SDK's next attempt of an addition whose reply was lost adds again."""
-    if (yield insert("lock:o", "d")) == REJECTED:
-        return DUPLICATE
-    yield add(PAY)
-    yield insert(ORDER, "d")
     return DONE
 
 
@@ -255,9 +290,9 @@ def polls_forever(run: Run) -> Generator[Call, str, Answer]:
         yield get(ORDER)
 
 
-def random_program(seed: int) -> Program:
-    """One to four calls on two items that are shared and one of each copy's own; which call
-    comes next, and how the run ends, hang on the replies, and in some programs on the epoch."""
+def random_program(seed: int, *, own_items: bool = True) -> Program:
+    """One to three calls on items that are shared and one of each copy's own; which call comes
+    next, and how the run ends, hang on the replies, and in some programs on the epoch."""
     rng = random.Random(seed)
     length = rng.choice((1, 2, 2, 3, 3))
     salt = rng.randrange(1_000_000)
@@ -265,25 +300,32 @@ def random_program(seed: int) -> Program:
     may_scan = rng.random() < 0.1
     tells_time = rng.random() < 0.3
 
+    @functools.cache
+    def decide(seen: str, own: str) -> Call:
+        dice = random.Random(f"{salt} {seen}")
+        item = dice.choice(("x", "x", "y", own))
+        return dice.choice(
+            (
+                get(item, stale=True),
+                put(item, dice.choice("12")),
+                insert(item, "1"),
+                add("n") if item != "x" else get("n"),
+                change(item, "1", "2"),
+                delete(item),
+                scan() if may_scan else get(item),
+            )
+        )
+
+    @functools.cache
+    def answer(seen: str) -> Answer:
+        dice = random.Random(f"{salt} {seen} end")
+        return FAILED if dice.random() < fails else Answer(seen[-8:], succeeded=True)
+
     def program(run: Run) -> Generator[Call, str, Answer]:
         seen = str(run.epoch) if tells_time else ""
         for _ in range(length):
-            dice = random.Random(f"{salt} {seen}")
-            item = dice.choice(("x", "x", "y", f"own:{run.copy}"))
-            call = dice.choice(
-                (
-                    get(item, stale=True),
-                    put(item, dice.choice("12")),
-                    insert(item, "1"),
-                    add("n") if item != "x" else get("n"),
-                    change(item, "1", "2"),
-                    delete(item),
-                    scan() if may_scan else get(item),
-                )
-            )
-            seen += " " + (yield call)
-        dice = random.Random(f"{salt} {seen} end")
-        return FAILED if dice.random() < fails else Answer(seen[-8:], succeeded=True)
+            seen += " " + (yield decide(seen, f"own:{run.copy}" if own_items else "z"))
+        return answer(seen)
 
     return program
 

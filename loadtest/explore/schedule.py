@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.errors import UsageError
@@ -121,47 +121,41 @@ def switches(schedule: Schedule) -> int:
     return sum(a.copy != b.copy for a, b in itertools.pairwise(schedule))
 
 
-# --- why it fails ---------------------------------------------------------------------
+async def simplest(world: World, schedule: Schedule) -> Schedule:
+    """A schedule with the same signature, and so the same verdict, with as few switches as can
+    be found by going another way at one step after the other."""
+    steps, end = await follow(world, schedule)
+    best, signature = fewest_switches(steps), world.signature(end)
+    while True:
+        async for _, other, state in _other_ways(world, best):
+            if world.signature(state) == signature:
+                steps, _ = await follow(world, other)
+                shorter = fewest_switches(steps)
+                if switches(shorter) < switches(best):
+                    best = shorter
+                    break
+        else:
+            return best
 
 
-@dataclass(frozen=True, slots=True)
-class Passing:
-    """The schedule that goes another way as late as possible, and passes."""
-
-    schedule: Schedule
-    differs_at: int  # position of the first step that differs, from 0
-    race: tuple[int, int] | None
-    """Positions, in the failing schedule, of two steps of different copies whose order is the
-    other one here and matters; None: the difference is a fault."""
-
-
-async def nearest_passing(
-    world: World, failing: Schedule, passes: Callable[[State], bool]
-) -> Passing | None:
-    """Look for the schedule that shares the longest beginning with a failing one and passes.
-
-    It takes one step that the failing schedule does not, and goes on as that does where it can.
-    None: no such schedule passes.
-    """
-    steps, _ = await follow(world, failing)
+async def _other_ways(
+    world: World, schedule: Schedule
+) -> AsyncIterator[tuple[int, Schedule, State]]:
+    """Schedules that go another way at one step and then on as before where they can: where
+    they differ, and where they end. The latest come first; none adds a fault."""
     states = [world.initial()]
-    for choice in failing:
+    for choice in schedule:
         states.append(await world.after(states[-1], choice))
-    for position in range(len(failing) - 1, -1, -1):
-        taken = failing[position]
+    for position in range(len(schedule) - 1, -1, -1):
+        taken = schedule[position]
         others = [c for c in await world.choices(states[position]) if c != taken]
         # The same run without its fault first, then other runs, then other faults.
-        others.sort(key=lambda c: (c.fault is not None, (c.copy, c.receive) != _who(taken)))
+        others.sort(key=lambda c: (c.fault is not None, _who(c) != _who(taken)))
         for other in others:
             if other.fault is not None and taken.fault is None:
                 continue
-            rest = list(failing[position:])
-            tail, state = await _go_on(world, states[position], other, rest)
-            if passes(state):
-                schedule = (*failing[:position], *tail)
-                swapped, _ = await follow(world, schedule)
-                return Passing(schedule, position, _race(steps, swapped))
-    return None
+            tail, state = await _go_on(world, states[position], other, schedule[position:])
+            yield position, (*schedule[:position], *tail), state
 
 
 def _who(choice: Choice) -> tuple[int, int]:
@@ -169,10 +163,10 @@ def _who(choice: Choice) -> tuple[int, int]:
 
 
 async def _go_on(
-    world: World, state: State, choice: Choice, rest: list[Choice]
+    world: World, state: State, choice: Choice, planned: Schedule
 ) -> tuple[list[Choice], State]:
-    """Take a choice, then those of the rest that are still possible, in their order."""
-    tail: list[Choice] = []
+    """Take a choice, then what was planned as far as it is still possible, in its order."""
+    rest, tail = list(planned), []
     while True:
         tail.append(choice)
         same = next((c for c in rest if _who(c) == _who(choice)), None)
@@ -183,6 +177,36 @@ async def _go_on(
         if not possible:
             return tail, state
         choice = next((c for c in rest if c in possible), possible[0])
+
+
+# --- why it fails ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """The schedule that goes another way as late as possible, and passes."""
+
+    schedule: Schedule
+    differs_at: int  # position of the first step that differs, from 0
+    race: tuple[int, int] | None
+    """Positions, in the failing schedule, of two steps of different copies that meet and come
+    in the other order here; None: there are none, as when the difference is a fault."""
+
+
+async def nearest_passing(
+    world: World, failing: Schedule, passes: Callable[[State], bool]
+) -> Passing | None:
+    """Look for the schedule that shares the longest beginning with a failing one and passes.
+
+    It takes one step that the failing schedule does not, and goes on as that does where it can.
+    None: no such schedule passes.
+    """
+    async for position, other, state in _other_ways(world, failing):
+        if passes(state):
+            steps, _ = await follow(world, failing)
+            swapped, _ = await follow(world, other)
+            return Passing(other, position, _race(steps, swapped))
+    return None
 
 
 def _race(failing: Sequence[Step], passing: Sequence[Step]) -> tuple[int, int] | None:
@@ -199,13 +223,13 @@ def _race(failing: Sequence[Step], passing: Sequence[Step]) -> tuple[int, int] |
     return None
 
 
-def _named(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
-    """Copy, receive and position in its run of each step."""
+def _named(steps: Sequence[Step]) -> list[tuple[int, int, int, str | None]]:
+    """Copy, receive, position in its run, and call of each step."""
     counts: dict[tuple[int, int], int] = {}
     names = []
     for step in steps:
         counts[step.actor] = counts.get(step.actor, 0) + 1
-        names.append((*step.actor, counts[step.actor]))
+        names.append((*step.actor, counts[step.actor], step.choice.call))
     return names
 
 

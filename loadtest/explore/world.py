@@ -203,8 +203,23 @@ class State(NamedTuple):
     marks: tuple[tuple[str, str], ...]  # what happened that the rest no longer tells, sorted
 
 
-Signature = tuple[object, ...]
-"""Of a final state: what the judge may look at. Equal signatures, equal verdicts."""
+class Settled(NamedTuple):
+    """What became of a copy."""
+
+    body: int
+    receives: int
+    fate: Fate
+    answers: tuple[tuple[int, str, Answer], ...]  # as in CopyState
+    lost_writes: tuple[int, ...]  # receives in which a write took effect whose reply was lost
+
+
+class Signature(NamedTuple):
+    """Of a final state: what the judge may look at. Equal signatures, equal verdicts."""
+
+    items: Items
+    copies: tuple[Settled, ...]  # in an order that does not tell copies with equal bodies apart
+    marks: tuple[tuple[str, str], ...]
+
 
 INSERTED = "inserted"
 LOST_WRITE = "lost-write"
@@ -526,21 +541,20 @@ class World:
         return tuple(sorted(authors.items())), marks
 
     def signature(self, state: State) -> Signature:
-        """What the judge may look at in a final state: it cannot tell copies with equal bodies
-        apart, so what became of them is listed in an order of its own."""
-        lost = [about for kind, about in state.marks if kind == LOST_WRITE]
+        """What the judge may look at in a final state."""
+        lost = [about.split() for kind, about in state.marks if kind == LOST_WRITE]
         copies = [
-            (
+            Settled(
                 self.bounds.bodies[number],
                 copy.receives,
                 copy.fate,
                 copy.answers,
-                tuple(a.split()[1] for a in lost if a.startswith(f"{number} ")),
+                tuple(int(receive) for name, receive in lost if int(name) == number),
             )
             for number, copy in enumerate(state.copies)
         ]
         marks = tuple(mark for mark in state.marks if mark[0] != LOST_WRITE)
-        return state.contents.items, tuple(sorted(copies, key=repr)), marks
+        return Signature(state.contents.items, tuple(sorted(copies, key=repr)), marks)
 
     def suspicions(self, state: State) -> tuple[FindingKind, ...]:
         """What the judge will probably find in a final state. It decides which signatures are

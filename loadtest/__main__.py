@@ -1,4 +1,4 @@
-"""The command line: ``loadtest run | report | sql | lab | faults | doctor | mutants``."""
+"""The command line: ``loadtest run | explore | report | sql | lab | faults | doctor | mutants``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from loadtest import __version__
 from loadtest.config import FaultFlags, load_settings
 from loadtest.doctor import Level, examine, examine_queue, examine_run
 from loadtest.event_loop import run_in_loop
+from loadtest.explore.command import Place, Stop, asked_for, run_explore
+from loadtest.explore.telling import Telling, print_outcome
 from loadtest.fault_rules import faults_json
 from loadtest.lab import walk
 from loadtest.matrix import MatrixProgress, print_matrix
@@ -71,6 +73,7 @@ _CTRL_C = 130
 _LOAD = "Load"
 _HANDLER = "Handler"
 _FAULTS = "Faults"
+_WORLD = "World"
 _OUTPUT = "Output"
 
 
@@ -216,6 +219,112 @@ def run(
     else:
         print_verdict(console, verdict, run_dir, run_dir / "report.html")
     raise typer.Exit(verdict.verdict.exit_code)
+
+
+@app.command()
+def explore(
+    code: Annotated[
+        Path | None,
+        typer.Option(help="Folder that Lambda would unpack.", rich_help_panel=_HANDLER),
+    ] = None,
+    handler: Annotated[
+        str | None,
+        typer.Option(help="module.function in it, as Lambda names it.", rich_help_panel=_HANDLER),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Configuration file; otherwise loadtest.toml, or \\[tool.loadtest] of "
+            "pyproject.toml, in this folder.",
+        ),
+    ] = None,
+    copies: Annotated[
+        int | None,
+        typer.Option(
+            help="Messages, 1 to 4. With --copies or --faults this one world is explored (2 "
+            "copies, no fault where one is not given) instead of the ladder.",
+            rich_help_panel=_WORLD,
+        ),
+    ] = None,
+    faults: Annotated[
+        int | None,
+        typer.Option(help="Faults at most, 0 to 3.", rich_help_panel=_WORLD),
+    ] = None,
+    orders: Annotated[
+        int, typer.Option(help="Orders that they are of, 1 or 2.", rich_help_panel=_WORLD)
+    ] = 1,
+    conflict: Annotated[
+        bool,
+        typer.Option(
+            "--conflict",
+            help="The second message has the first one's id and other details.",
+            rich_help_panel=_WORLD,
+        ),
+    ] = False,
+    kinds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND,KIND",
+            help="Faults that may be chosen: crash, timeout, lost-reply, throttle, stale-read, "
+            "redeliver (all if not given).",
+            rich_help_panel=_WORLD,
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="Time for it, after start-up: 60s, 5m.")
+    ] = "60s",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same messages.")] = 1,
+    endpoint_url: Annotated[
+        str | None,
+        typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the run's directory.", rich_help_panel=_OUTPUT)
+    ] = Path("runs"),
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print explore.json and nothing else.", rich_help_panel=_OUTPUT
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Print the verdict only.", rich_help_panel=_OUTPUT),
+    ] = False,
+) -> None:
+    """Try every order of the AWS calls of a few copies, and every fault within a bound.
+
+    Without numbers it climbs from one copy without a fault to four copies with one, and stops
+    at the first failure. Exit codes: 0 all covered and nothing failed, 1 a schedule failed, 3
+    the budget was spent first, or nothing can be said.
+
+    Example: loadtest explore --code src --handler app.handler --copies 3 --faults 1
+    """
+    if endpoint_url is not None:
+        check_endpoint(endpoint_url)
+    asked = asked_for(
+        copies=copies,
+        faults=faults,
+        orders=orders,
+        conflict=conflict,
+        kinds=None if kinds is None else kinds.split(","),
+        budget=budget,
+        seed=seed,
+    )
+    flags = {"handler.code": code, "handler.handler": handler}
+    settings = load_settings(config, flags, Path.cwd())
+    console = Console(stderr=json, highlight=False)
+    place = Place(
+        endpoint_url, out, config, shlex.join(["loadtest", *sys.argv[1:]]), Path.cwd(), HostClock()
+    )
+    outcome = run_explore(settings, asked, place, Telling(None if quiet else console), Stop())
+    if json:
+        sys.stdout.write((outcome.run_dir / "explore.json").read_text())
+    elif quiet:
+        console.print(Text(" ".join((outcome.verdict, *outcome.reasons))), soft_wrap=True)
+    else:
+        print_outcome(console, outcome)
+    raise typer.Exit(outcome.verdict.exit_code)
 
 
 @app.command()

@@ -47,9 +47,10 @@ _GRACE_S = 10.0
 _LISTED = 20
 
 
-def new_run_dir(out: Path, clock: Clock) -> tuple[str, Path]:
+def new_run_dir(out: Path, clock: Clock, holds: str = "run.json") -> tuple[str, Path]:
     """A fresh directory ``<UTC time>-<short id>`` below ``out``; its run id and path.
 
+    :param holds: the file that will say what was asked; empty until then.
     :raises UsageError: it cannot be made or written.
     """
     now = datetime.fromtimestamp(clock.now_ns() / 1e9, UTC)
@@ -57,7 +58,7 @@ def new_run_dir(out: Path, clock: Clock) -> tuple[str, Path]:
     run_dir = out / stamp
     try:
         run_dir.mkdir(parents=True)
-        (run_dir / "run.json").touch()
+        (run_dir / holds).touch()
     except OSError as error:
         raise UsageError(
             f"--out: {run_dir} cannot be written ({error.strerror}). Name another folder."

@@ -1,0 +1,549 @@
+"""``loadtest explore``: the ladder within a budget, the outcome, and replays of saved schedules."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import re
+import signal
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from analysis.errors import OnceproofError, RecordingError, UsageError
+from analysis.findings import Finding, FindingKind, VerdictWord
+from analysis.store import open_evidence
+from analysis.verdict import judge, write_verdict
+from consumer.clock import Clock
+from loadtest import __version__
+from loadtest.config import Settings
+from loadtest.event_loop import run_in_loop
+from loadtest.explore import ladder
+from loadtest.explore.drawing import draw, schedules_differ, step_name
+from loadtest.explore.ladder import Rung, guarantee
+from loadtest.explore.memo import Covered
+from loadtest.explore.model import Fault, NondeterministicError, Schedule
+from loadtest.explore.outcome import Exploration, Played, outcome_json
+from loadtest.explore.schedule import (
+    Origin,
+    fewest_switches,
+    follow,
+    nearest_passing,
+    write,
+)
+from loadtest.explore.session import Explored, Judged, Session
+from loadtest.explore.session import Rung as World
+from loadtest.explore.telling import Telling
+from loadtest.explore.world import Bounds
+from loadtest.run import new_run_dir
+
+MOST_COPIES = 4
+MOST_FAULTS = 3
+DEFAULT_BUDGET_S = 60.0
+_LADDER = (MOST_COPIES, 1)
+"""How far the ladder goes when no number is given."""
+_SHOW_EVERY_S = 0.25
+
+KINDS: Mapping[str, tuple[Fault, ...]] = {
+    "crash": (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_BEFORE_ANSWER),
+    "timeout": (Fault.TIMEOUT,),
+    "lost-reply": (Fault.LOST_REPLY,),
+    "throttle": (Fault.THROTTLE,),
+    "stale-read": (Fault.STALE_READ,),
+    "redeliver": (Fault.REDELIVER,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be explored."""
+
+    rungs: tuple[Rung, ...]
+    kinds: tuple[Fault, ...] = tuple(Fault)
+    orders: int = 1
+    conflict: bool = False
+    budget_s: float = DEFAULT_BUDGET_S  # after start-up
+    seed: int = 1
+
+    @property
+    def copies(self) -> int:
+        return max(rung.copies for rung in self.rungs)
+
+    @property
+    def of(self) -> str:
+        text = "one order" if self.orders == 1 else "two orders"
+        return f"{text}, one of them with other details" if self.conflict else text
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an exploration runs, and where it leaves what it found."""
+
+    endpoint_url: str | None
+    out: Path
+    config: Path | None
+    command: str
+    cwd: Path
+    clock: Clock
+
+
+# --- what was asked ---------------------------------------------------------------------
+
+
+def asked_for(
+    *,
+    copies: int | None = None,
+    faults: int | None = None,
+    orders: int = 1,
+    conflict: bool = False,
+    kinds: Sequence[str] | None = None,
+    budget: str | float = DEFAULT_BUDGET_S,
+    seed: int = 1,
+) -> Asked:
+    """
+    :raises UsageError: for a number out of range, an unknown kind, or a time that is none.
+    """
+    for name, value, least, most in (
+        ("copies", copies, 1, MOST_COPIES),
+        ("faults", faults, 0, MOST_FAULTS),
+        ("orders", orders, 1, 2),
+    ):
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"--{name}: must be from {least} to {most} (got {value}).")
+    one = 2 if copies is None else copies
+    if copies is None and faults is None:
+        rungs = tuple(ladder.rungs(*_LADDER))
+    else:
+        rungs = (Rung(one, faults or 0),)
+    if (conflict or orders > 1) and copies == 1:
+        raise UsageError("--copies: a conflict, or a second order, needs at least 2 messages.")
+    return Asked(rungs, _kinds(kinds), orders, conflict, _seconds(budget), seed)
+
+
+def _kinds(names: Sequence[str] | None) -> tuple[Fault, ...]:
+    if names is None:
+        return tuple(Fault)
+    unknown = [name for name in names if name not in KINDS]
+    if unknown or not names:
+        raise UsageError(
+            f"--kinds: there is no kind {', '.join(map(repr, unknown)) or 'without a name'}. "
+            f"There are: {', '.join(KINDS)}."
+        )
+    chosen = {fault for name in names for fault in KINDS[name]}
+    return tuple(fault for fault in Fault if fault in chosen)
+
+
+def _seconds(text: str | float) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(text))
+    if match is None:
+        raise UsageError(f"--budget: {text!r} is no time. Write it as 60s, 90, 2m or 1h.")
+    return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+
+
+# --- exploring --------------------------------------------------------------------------
+
+
+class Stop:
+    """Ctrl-C: the first ends the search where it stands, the second ends everything.
+
+    A search in memory does not return to the event loop, so this is no handler of the loop.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.opening = True
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self.asked or self.opening:
+                loop.call_soon_threadsafe(task.cancel)
+            self.asked = True
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Watch:
+    """The time of one rung, and what is told of it."""
+
+    def __init__(
+        self,
+        rung: Rung,
+        session: Session,
+        stop: Stop,
+        clock: Clock,
+        telling: Telling,
+        spent: _Spent,
+    ) -> None:
+        self._rung = rung
+        self._session = session
+        self._stop = stop
+        self._clock = clock
+        self._telling = telling
+        self._spent = spent
+        self._states = self._waiting = 0
+        self._shown_ns = 0
+
+    def out_of_time(self) -> bool:
+        now = self._clock.now_ns()
+        if now - self._shown_ns >= _SHOW_EVERY_S * 1e9:
+            self._shown_ns = now
+            self._telling.progress(
+                self._rung,
+                self._spent.elapsed_s,
+                self._spent.left_s,
+                self._states,
+                self._waiting,
+                self._session.effort().handler_runs,
+            )
+        return self._stop.asked or self._spent.left_s <= 0
+
+    def on_progress(self, states: int, waiting: int) -> None:
+        self._states, self._waiting = states, waiting
+
+
+class _Spent:
+    """The budget, from now on."""
+
+    def __init__(self, budget_s: float, clock: Clock) -> None:
+        self._budget_s = budget_s
+        self._clock = clock
+        self._began_ns = clock.now_ns()
+
+    @property
+    def elapsed_s(self) -> float:
+        return (self._clock.now_ns() - self._began_ns) / 1e9
+
+    @property
+    def left_s(self) -> float:
+        return self._budget_s - self.elapsed_s
+
+
+def run_explore(
+    settings: Settings, asked: Asked, place: Place, telling: Telling, stop: Stop | None = None
+) -> Exploration:
+    """Explore, write the run's directory, and tell what it came to.
+
+    :param stop: None leaves signals alone.
+    :raises OnceproofError: it could not be carried out.
+    """
+
+    async def work() -> Exploration:
+        with contextlib.nullcontext() if stop is None else stop.on_signals():
+            return await _explore(settings, asked, place, telling, stop or Stop())
+
+    try:
+        outcome = run_in_loop(work())
+    finally:
+        telling.close()
+    _write(outcome, asked_json(settings, asked))
+    return outcome
+
+
+async def _explore(
+    settings: Settings, asked: Asked, place: Place, telling: Telling, stop: Stop
+) -> Exploration:
+    run_id, run_dir = new_run_dir(place.out, place.clock, holds="explore.json")
+    done: list[Explored] = []
+    played: Played | None = None
+    reasons: list[str] = []
+    opened = _Spent(0, place.clock)
+    start_up_s = 0.0
+    spent = opened
+    try:
+        async with _session(settings, asked, place, run_id, run_dir, telling) as session:
+            stop.opening = False
+            start_up_s = opened.elapsed_s
+            spent = _Spent(asked.budget_s, place.clock)
+            for rung in asked.rungs:
+                world = World(rung.copies, rung.faults, asked.kinds)
+                watch = _Watch(rung, session, stop, place.clock, telling, spent)
+                explored = await session.explore(
+                    world, out_of_time=watch.out_of_time, on_progress=watch.on_progress
+                )
+                done.append(explored)
+                telling.ended(rung, explored)
+                if explored.failure is not None:
+                    telling.phase("confirming")
+                    found = await _confirm(session, world, explored.failure)
+                    if isinstance(found, str):
+                        reasons.append(found)
+                    else:
+                        played = await _told(session, world, found, settings, asked, place, run_dir)
+                    break
+                if not explored.is_clean:
+                    reasons.append(_why_not(rung, explored, asked, stop))
+                    break
+            seconds = spent.elapsed_s
+    except asyncio.CancelledError:
+        if not stop.asked:
+            raise
+        seconds = spent.elapsed_s
+        reasons = ["interrupted"]
+    except OnceproofError as error:
+        error.add_note(f"What was recorded is in {run_dir}.")
+        raise
+    word = VerdictWord.INCONCLUSIVE
+    if played is not None:
+        word = VerdictWord.FAIL
+        reasons = [f"{kind}: {number}" for kind, number in _kinds_of(played.findings).items()]
+    elif not reasons:
+        word = VerdictWord.PASS
+    return Exploration(
+        verdict=word,
+        reasons=tuple(reasons),
+        guarantee=_guarantee(done, asked),
+        run_dir=run_dir,
+        rungs=tuple(done),
+        played=played,
+        notes=_notes(done),
+        seconds=seconds,
+        start_up_s=start_up_s,
+    )
+
+
+def _session(
+    settings: Settings, asked: Asked, place: Place, run_id: str, run_dir: Path, telling: Telling
+) -> Session:
+    return Session(
+        settings,
+        run_dir,
+        run_id=run_id,
+        endpoint_url=place.endpoint_url,
+        copies=max(asked.copies, asked.orders),
+        orders=asked.orders,
+        conflict=asked.conflict,
+        seed=asked.seed,
+        command=place.command,
+        clock=place.clock,
+        phase=telling.phase,
+        warn=telling.warn,
+    )
+
+
+def _guarantee(done: Sequence[Explored], asked: Asked) -> str:
+    clean: dict[Rung, Covered] = {
+        Rung(one.rung.copies, one.rung.faults): one.covered
+        for one in done
+        if one.is_clean and one.covered is not None
+    }
+    told = guarantee(clean, asked=asked.rungs, kinds=asked.kinds, of=asked.of)
+    return (
+        f"{told.removesuffix('.')}, and what a process keeps from one run to the next (each run "
+        "is in a fresh process)."
+    )
+
+
+def _notes(done: Sequence[Explored]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(note for one in done for note in one.notes))
+
+
+def _why_not(rung: Rung, explored: Explored, asked: Asked, stop: Stop) -> str:
+    """Why a rung without a failure is not clean."""
+    if explored.reason is not None:
+        return explored.reason
+    strays = [one.not_followed for one in explored.judged if one.not_followed is not None]
+    if strays:
+        return (
+            "the handler does not do the same each time, so nothing can be said: a schedule that "
+            f"was found in memory went another way for real: {strays[0]}"
+        )
+    why = "interrupted" if stop.asked else f"the budget of {asked.budget_s:g} s was spent"
+    covered = explored.covered
+    if covered is None:
+        return f"{why} in {rung}"
+    judged = f", {explored.unjudged} kinds of ending not judged" if explored.unjudged else ""
+    return (
+        f"{why} in {rung}: {covered.states:,} states found"
+        f"{'' if covered.exhausted else ', more to come'}{judged}"
+    )
+
+
+# --- a failure --------------------------------------------------------------------------
+
+
+async def _confirm(session: Session, world: World, found: Judged) -> Judged | str:
+    """The failure with the fewest switches that was carried out twice with the same findings; or
+    why there is none."""
+    for schedule in await _candidates(session, world, found.schedule):
+        agreed = await _twice(session, schedule, world.copies)
+        if isinstance(agreed, Judged) and _same(agreed.findings) == _same(found.findings):
+            return agreed
+    return (
+        "non-deterministic: a schedule failed "
+        f"({', '.join(sorted(_same(found.findings)))}), and did not fail in the same way when it "
+        "was carried out again. Does the handler use something that differs from run to run, such "
+        "as another service, a file, or a process that stays?"
+    )
+
+
+async def _candidates(session: Session, world: World, schedule: Schedule) -> list[Schedule]:
+    try:
+        steps, _ = await follow(session.world(world), schedule)
+    except (UsageError, NondeterministicError):
+        return [schedule]
+    return list(dict.fromkeys((fewest_switches(steps), schedule)))
+
+
+async def _twice(session: Session, schedule: Schedule, copies: int) -> Judged | str:
+    """The second of two live runs that agree; or how they do not."""
+    first, second = [(await session.play([schedule], copies))[0] for _ in range(2)]
+    for one in (first, second):
+        if one.not_followed is not None:
+            return one.not_followed
+    if _same(first.findings) != _same(second.findings):
+        told = [", ".join(sorted(_same(one.findings))) or "nothing" for one in (first, second)]
+        return f"carried out twice, it came to {told[0]} and then to {told[1]}"
+    return second
+
+
+def _same(findings: Sequence[Finding]) -> Counter[FindingKind]:
+    return Counter(finding.kind for finding in findings)
+
+
+def _kinds_of(findings: Sequence[Finding]) -> dict[str, int]:
+    return {str(kind): number for kind, number in sorted(_same(findings).items())}
+
+
+async def _told(
+    session: Session,
+    world: World,
+    found: Judged,
+    settings: Settings,
+    asked: Asked,
+    place: Place,
+    run_dir: Path,
+) -> Played:
+    """A confirmed failure with its drawing, its file, and the nearest schedule that passes."""
+    file = run_dir / "schedule.txt"
+    states = session.world(world)
+    _save(file, write(_origin(settings, asked, place, states.bounds), found.schedule))
+    race: tuple[int, int] | None = None
+    difference, passing_schedule = None, None
+    with contextlib.suppress(UsageError, NondeterministicError):
+        passing = await nearest_passing(
+            states, found.schedule, lambda state: not states.suspicions(state)
+        )
+        if passing is not None:
+            (live,) = await session.play([passing.schedule], world.copies)
+            if live.not_followed is None and not live.findings:
+                race, passing_schedule = passing.race, passing.schedule
+                difference = schedules_differ(
+                    found.schedule, passing.schedule, passing.differs_at, race
+                )
+    played = _drawn(found, file, place, racing=race or ())
+    names = [step_name(found.schedule[position], position + 1) for position in race or ()]
+    return replace(
+        played,
+        race=" and ".join(names) or None,
+        passing=difference,
+        passing_schedule=passing_schedule,
+    )
+
+
+def _drawn(found: Judged, file: Path, place: Place, racing: Collection[int] = ()) -> Played:
+    verdict = judge(found.run_dir)
+    write_verdict(found.run_dir, verdict)
+    with open_evidence(found.run_dir) as evidence:
+        drawing = draw(evidence, found.schedule, racing)
+    return Played(
+        found.schedule, found.run_dir, verdict, drawing, file, _replay_command(file, place)
+    )
+
+
+def _replay_command(file: Path, place: Place) -> str:
+    endpoint = f" --endpoint-url {place.endpoint_url}" if place.endpoint_url else ""
+    return f"loadtest explore --replay {file}{endpoint}"
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RecordingError(
+            f"{path} could not be written: {error.strerror or error}. Free some space, or choose "
+            "another place (--out)."
+        ) from error
+
+
+def _write(outcome: Exploration, asked: Mapping[str, Any]) -> None:
+    _save(outcome.run_dir / "explore.json", outcome_json(outcome, asked))
+
+
+def asked_json(settings: Settings, asked: Asked) -> dict[str, Any]:
+    return {
+        "handler": settings.handler.handler,
+        "code": str(settings.handler.code),
+        "rungs": [[rung.copies, rung.faults] for rung in asked.rungs],
+        "kinds": list(asked.kinds),
+        "orders": asked.orders,
+        "conflict": asked.conflict,
+        "budget_s": asked.budget_s,
+        "seed": asked.seed,
+        "tool": __version__,
+    }
+
+
+# --- the origin of a schedule -----------------------------------------------------------
+
+
+def _origin(settings: Settings, asked: Asked, place: Place, bounds: Bounds) -> Origin:
+    world = {
+        "code": _shown(settings.handler.code, place.cwd),
+        "config": None if place.config is None else str(place.config),
+        "orders": asked.orders,
+        "conflict": asked.conflict,
+        "seed": asked.seed,
+        "settings": _settings_digest(settings),
+    }
+    return Origin(
+        settings.handler.handler,
+        code_digest(settings.handler.code),
+        __version__,
+        bounds,
+        json.dumps(world),
+    )
+
+
+def _shown(path: Path, cwd: Path) -> str:
+    full = (cwd / path).resolve()
+    return str(full.relative_to(cwd)) if full.is_relative_to(cwd) else str(full)
+
+
+def code_digest(code: Path) -> str:
+    """Of the Python files of a folder, hidden folders left out."""
+    digest = hashlib.sha256()
+    files = [path for path in code.rglob("*.py") if path.is_file()]
+    names = {path.relative_to(code).as_posix(): path for path in files}
+    for name, path in sorted(names.items()):
+        if any(part.startswith(".") for part in name.split("/")):
+            continue
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _settings_digest(settings: Settings) -> str:
+    """Of what the messages, the store and the judgement rest on."""
+    told = (
+        settings.order,
+        settings.tables,
+        settings.queue,
+        settings.result,
+        settings.effects,
+        settings.handler.timeout_s,
+    )
+    return f"sha256:{hashlib.sha256(repr(told).encode()).hexdigest()}"

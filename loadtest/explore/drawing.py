@@ -1,0 +1,212 @@
+"""The drawing of a schedule, from the evidence of its live run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+
+from analysis.lanes import Lane, LaneCall, Mark, Wanted, orders_lanes
+from analysis.schedules import Drawing, Row
+from analysis.schema import NO_ITEM, AckOutcome, Action, Decision
+from analysis.store import Evidence
+from analysis.text import quoted, short_item, visible
+from loadtest.explore.model import Choice, Fault, Schedule
+
+_ENDS_RUN = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.TIMEOUT})
+_CONTENT = 60  # characters of an item
+
+_ACKS = {
+    AckOutcome.DELETED: ("d", "deleted"),
+    AckOutcome.RETURNED: ("b", "back to the queue"),
+    AckOutcome.DELETE_FAILED: ("e", "its delete failed"),
+    AckOutcome.DEAD_LETTERED: ("q", "dead-lettered"),
+}
+
+
+def draw(evidence: Evidence, schedule: Schedule, racing: Collection[int] = ()) -> Drawing:
+    """
+    :param evidence: of a live run of this schedule alone.
+    :param racing: positions of the steps whose order decides, from 0.
+    """
+    messages = evidence.rows("SELECT message_no, order_key, kind FROM messages ORDER BY message_no")
+    keys = list(dict.fromkeys(row["order_key"] for row in messages))
+    lanes = [
+        lane for one in orders_lanes(evidence, [Wanted(key) for key in keys]) for lane in one.lanes
+    ]
+    runs = {
+        (lane.message_no, lane.receive_count): lane
+        for lane in lanes
+        if lane.invocation_id is not None
+    }
+    dead = {lane.message_no: lane for lane in lanes if lane.ack is AckOutcome.DEAD_LETTERED}
+    return Drawing(
+        tuple(f"{row['kind']} of order {quoted(row['order_key'])}" for row in messages),
+        tuple(_rows(schedule, runs, dead, racing)),
+    )
+
+
+def _rows(
+    schedule: Schedule,
+    runs: Mapping[tuple[int | None, int], Lane],
+    dead: Mapping[int | None, Lane],
+    racing: Collection[int],
+) -> list[Row]:
+    rows: list[Row] = []
+    going: set[tuple[int, int]] = set()
+    calls: dict[tuple[int, int], int] = {}  # how many of a run have been let go
+    again: set[tuple[int, int]] = set()  # received again at once
+    last = {choice.copy: position for position, choice in enumerate(schedule)}
+    for position, choice in enumerate(schedule):
+        run = choice.copy, choice.receive
+        lane = runs.get((choice.copy + 1, choice.receive))
+        intro = ""
+        if run not in going and run not in again and choice.receive > 1:
+            intro = f"receive {choice.receive}, a visibility timeout later: "
+        going.add(run)
+        if choice.fault is Fault.REDELIVER:
+            again.add((choice.copy, choice.receive + 1))
+        is_let_go = choice.call is not None and choice.fault is not Fault.REDELIVER
+        call = None
+        if is_let_go:
+            number = calls[run] = calls.get(run, 0) + 1
+            call = lane.calls[number - 1] if lane and len(lane.calls) >= number else None
+        sign, symbol, look, text = _told(choice, lane, call)
+        rows.append(
+            Row(
+                position + 1,
+                choice.copy,
+                sign,
+                symbol,
+                look,
+                intro + text,
+                frozenset(copy for copy, _ in going),
+                choice.fault,
+                position in racing,
+            )
+        )
+        if choice.fault in _ENDS_RUN or (choice.call is None):
+            going.discard(run)
+        if choice.fault is Fault.REDELIVER:
+            going.add((choice.copy, choice.receive + 1))
+        if position == last[choice.copy] and choice.copy + 1 in dead:
+            open_copies = frozenset(copy for copy, _ in going)
+            text = "received too often: dead-lettered"
+            rows.append(Row(None, choice.copy, "q", "ack-dead_lettered", "ack", text, open_copies))
+    return rows
+
+
+def _told(choice: Choice, lane: Lane | None, call: LaneCall | None) -> tuple[str, str, str, str]:
+    """Sign, symbol, look and words of a step."""
+    which = f" (receive {choice.receive})" if choice.receive > 1 else ""
+    if choice.call is None:
+        return _end(choice, lane, which)
+    if choice.fault is Fault.REDELIVER:
+        text = f"received again while this run goes on: receive {choice.receive + 1} starts"
+        return "%", "fault", "fault", text
+    if call is None:
+        text = f"{operation(choice)}{which}{_fault(choice)}"
+        return (
+            "%" if choice.fault else "?",
+            "fault" if choice.fault else "mark-unknown",
+            ("fault" if choice.fault else "unknown"),
+            text,
+        )
+    look = "read" if call.mark is Mark.READ else call.decision.value
+    return call.mark.value, f"mark-{look}", look, f"{_call(call)}{_fault(choice)}"
+
+
+def operation(choice: Choice) -> str:
+    """The name of the call that a choice lets go: ``PutItem``, ``sns:Publish``."""
+    return visible((choice.call or "").partition(" ")[0].removeprefix("dynamodb:"))
+
+
+_FAULTS = {
+    Fault.CRASH_BEFORE: "the process is killed before the call is made",
+    Fault.CRASH_AFTER: "the process is killed after the call was made",
+    Fault.TIMEOUT: "no reply comes, and the run is killed at its timeout",
+    Fault.LOST_REPLY: "the reply is lost, and the SDK asks again",
+    Fault.THROTTLE: "it is throttled, and the SDK asks again",
+    Fault.STALE_READ: "it answers from before the item's last write",
+    Fault.CRASH_BEFORE_ANSWER: "the process is killed before its answer is taken",
+    Fault.REDELIVER: "the message is received again all the same",
+}
+
+
+def _fault(choice: Choice) -> str:
+    return "" if choice.fault is None else f"  [{choice.fault}: {_FAULTS[choice.fault]}]"
+
+
+def _end(choice: Choice, lane: Lane | None, which: str) -> tuple[str, str, str, str]:
+    fault = _fault(choice)
+    if lane is None or lane.ack is None:
+        return "?", "end", "ack", f"ends{which}{fault}"
+    sign, acked = _ACKS[lane.ack]
+    if lane.error is not None:
+        how = visible(lane.error)
+    else:
+        how = f"reports {lane.result}" if lane.result else f"{lane.outcome}"
+    return sign, f"ack-{lane.ack.value}", "ack", f"{how}, {acked}{which}{fault}"
+
+
+def _call(call: LaneCall) -> str:
+    """``PutItem id="a" without a condition: accepted, no item -> quantity=4``."""
+    if call.action is None or call.item_key is None:
+        where = f" {visible(call.table)}" if call.table else ""
+        failed = f" ({call.error_code})" if call.error_code else ""
+        service = "" if call.service == "dynamodb" else f"{visible(call.service)} "
+        return f"{service}{call.operation}{where}: {call.decision.value}{failed}"
+    what = f"{call.operation} {short_item(call.item_key)}"
+    if call.action is Action.READ:
+        seen = _content(call.before, call.item_key)
+        return f"{what}: {seen if call.stored is Decision.ACCEPTED else _failed(call)}"
+    what += " without a condition" if call.condition is None else f" if {call.condition}"
+    before, after = (_content(image, call.item_key) for image in (call.before, call.after))
+    match call.stored:
+        case Decision.ACCEPTED:
+            return f"{what}: accepted, {before} -> {after}"
+        case Decision.REJECTED:
+            return f"{what}: rejected, {before} was there" if call.before else f"{what}: rejected"
+    return f"{what}: {_failed(call)}"
+
+
+def _failed(call: LaneCall) -> str:
+    return f"{call.decision.value} ({call.error_code})" if call.error_code else call.decision.value
+
+
+def _content(image: str | None, key: str) -> str:
+    """An item without its key."""
+    if image is None:
+        return "not known"
+    if image == NO_ITEM:
+        return "no item"
+    attributes, names = json.loads(image), json.loads(key)
+    rest = {name: value for name, value in attributes.items() if name not in names}
+    return short_item(json.dumps(rest), _CONTENT) if rest else "nothing but the key"
+
+
+def step_name(choice: Choice, number: int) -> str:
+    """``step 3 (copy 1, PutItem)``."""
+    what = "its end" if choice.call is None else operation(choice)
+    return f"step {number} (copy {choice.copy + 1}, {what})"
+
+
+def schedules_differ(
+    failing: Schedule, passing: Schedule, position: int, race: Sequence[int] | None
+) -> str:
+    """What differs between a failing schedule and the nearest one that passes.
+
+    :param position: of the first step that differs, from 0.
+    :param race: positions in the failing schedule of two steps that come in the other order.
+    """
+    taken, other = failing[position], passing[position]
+    if taken.fault is not None and other == Choice(taken.copy, None, taken.receive, taken.call):
+        return f"the same without the fault {taken.fault} at step {position + 1}"
+    goes_on = "ends" if other.call is None else f"makes its {operation(other)}"
+    fault = f" with the fault {other.fault}" if other.fault is not None else ""
+    text = f"the same up to step {position}, then copy {other.copy + 1} {goes_on}{fault}"
+    if position == 0:
+        text = f"copy {other.copy + 1} {goes_on}{fault} first"
+    if race is not None:
+        first, second = race
+        text += f", so that step {second + 1} comes before step {first + 1}"
+    return text

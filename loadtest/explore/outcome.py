@@ -1,0 +1,184 @@
+"""What an exploration came to: data, in words, and as ``explore.json``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.findings import CheckReport, CheckStatus, Finding, Verdict, VerdictWord
+from analysis.proofs import check_text
+from analysis.schedules import LEGEND, Drawing, drawing_text
+from loadtest.explore.model import Schedule
+from loadtest.explore.schedule import switches, write_step
+from loadtest.explore.session import Effort, Explored
+
+WIDTH = 100  # columns of the text of an outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A schedule that was carried out twice with the same findings, or none."""
+
+    schedule: Schedule
+    evidence: Path  # the directory of the second time
+    verdict: Verdict  # on it
+    drawing: Drawing
+    file: Path  # the saved schedule
+    command: str  # that carries it out again
+    race: str | None = None  # the two steps whose order decides
+    passing: str | None = None  # what differs in the nearest schedule that passes
+    passing_schedule: Schedule | None = None
+
+    @property
+    def checks(self) -> list[CheckReport]:
+        return [check for check in self.verdict.checks if check.status is CheckStatus.FOUND]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for check in self.checks for finding in check.findings]
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """The result of :func:`loadtest.explore.explore`."""
+
+    verdict: VerdictWord  # PASS: all there is was covered, and nothing failed
+    reasons: tuple[str, ...]  # why not PASS, one sentence each
+    guarantee: str  # what was covered and what was not, in one sentence
+    run_dir: Path
+    rungs: tuple[Explored, ...] = ()
+    played: Played | None = None  # the schedule that failed, or that was replayed
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0  # after start-up
+    start_up_s: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict is VerdictWord.FAIL
+
+    def assert_clean(self) -> None:
+        """
+        :raises AssertionError: a schedule failed, with its drawing and how to replay it; or not
+            everything was covered, with the reason.
+        """
+        if self.verdict is not VerdictWord.PASS:
+            raise AssertionError("\n".join(self.text()))
+
+    def text(self, width: int = WIDTH) -> list[str]:
+        """All that is to be told, as lines of plain characters."""
+        return [*self._body(width), f"{self.verdict}{self._reasons()}", *self._files()]
+
+    def _reasons(self) -> str:
+        return "".join(f"  {reason}" for reason in self.reasons)
+
+    def _body(self, width: int) -> Iterator[str]:
+        if self.played is not None:
+            yield from played_text(self.played, width)
+        if self.guarantee:
+            yield f"Guarantee: {self.guarantee}"
+            yield ""
+        for note in self.notes:
+            yield f"Note: {note}"
+        if self.notes:
+            yield ""
+
+    def _files(self) -> Iterator[str]:
+        yield f"report    {self.run_dir / 'report.html'}"
+        if self.played is not None:
+            yield f"schedule  {self.played.file}"
+            yield f"again     {self.played.command}"
+
+
+def played_text(played: Played, width: int) -> Iterator[str]:
+    yield from drawing_text(played.drawing, width)
+    yield f"    {LEGEND}"
+    yield ""
+    if played.race is not None:
+        yield f"Racing: {played.race}."
+    if played.passing is not None:
+        yield f"Nearest schedule that passes, carried out too: {played.passing}."
+    if played.race is not None or played.passing is not None:
+        yield ""
+    for check in played.checks:
+        yield f"{check.kind} ({check.count:,})"
+        for line in check_text(check, shlex.quote(str(played.evidence))):
+            yield f"  {line}".rstrip()
+        yield ""
+
+
+def outcome_json(outcome: Exploration, asked: Mapping[str, Any]) -> str:
+    """``explore.json``. Interleavings may be larger than 64 bits.
+
+    :param asked: what was asked for.
+    """
+    played = outcome.played
+    told: dict[str, Any] = {
+        "verdict": outcome.verdict,
+        "exit_code": outcome.verdict.exit_code,
+        "reasons": outcome.reasons,
+        "guarantee": outcome.guarantee,
+        "asked": dict(asked),
+        "seconds": round(outcome.seconds, 3),
+        "start_up_s": round(outcome.start_up_s, 3),
+        "rungs": [_rung(one) for one in outcome.rungs],
+        "effort": _effort(outcome.rungs[-1].effort) if outcome.rungs else None,
+        "notes": outcome.notes,
+        "schedule": None,
+        "findings": [],
+    }
+    if played is not None:
+        told["schedule"] = {
+            "steps": _steps(played.schedule),
+            "switches": switches(played.schedule),
+            "race": played.race,
+            "passing": played.passing,
+            "passing_steps": _steps(played.passing_schedule or ()),
+            "file": str(played.file),
+            "replay": played.command,
+            "evidence": str(played.evidence),
+        }
+        told["findings"] = [
+            {
+                "kind": finding.kind,
+                "order_key": finding.order_key,
+                "explanation": finding.explanation,
+                "flags": finding.flags,
+            }
+            for finding in played.findings
+        ]
+    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+
+
+def _rung(explored: Explored) -> dict[str, Any]:
+    covered = explored.covered
+    told: dict[str, Any] = {
+        "copies": explored.rung.copies,
+        "faults": explored.rung.faults,
+        "clean": explored.is_clean,
+        "seconds": round(explored.seconds, 3),
+        "judged": len(explored.judged),
+        "unjudged": explored.unjudged,
+        "reason": explored.reason,
+    }
+    if covered is not None:
+        told |= {
+            "exhausted": covered.exhausted,
+            "states": covered.states,
+            "transitions": covered.transitions,
+            "depth": covered.depth,
+            "interleavings": covered.interleavings,
+            "final_states": covered.final_states,
+        }
+    return told
+
+
+def _effort(effort: Effort) -> dict[str, Any]:
+    return asdict(effort)
+
+
+def _steps(schedule: Sequence[Any]) -> list[str]:
+    return [write_step(choice) for choice in schedule]

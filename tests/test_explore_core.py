@@ -6,7 +6,7 @@ import functools
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -223,6 +223,15 @@ async def test_handler_and_store_are_asked_each_thing_once() -> None:
     before = len(asked)
     await memo.search(World(learned, replace(bounds, faults=0), toys.ToyMeaning()))
     assert len(asked) == before
+
+
+async def test_a_call_that_changes_what_it_does_not_name_is_refused() -> None:
+    def program(run: Run) -> Generator[Call, str, Answer]:
+        yield Call("put b 1", writes=frozenset({"a"}))
+        return toys.DONE
+
+    with pytest.raises(ValueError, match="'put b 1' changed what it does not name"):
+        await memo.search(toys.world(program, 1))
 
 
 async def test_what_is_there_before_is_part_of_the_world() -> None:
@@ -590,6 +599,16 @@ async def test_a_reordered_schedule_reaches_the_same_state() -> None:
                 best = min(map(schedule.switches, reorderings(steps)))
                 assert schedule.switches(fewest) == best, seed
     assert shorter > 15
+
+
+async def test_a_long_schedule_is_reordered_in_no_time() -> None:
+    world = toys.world(toys.writes_a_lot_of_its_own, 4)
+    state, path = world.initial(), []
+    rng = random.Random(1)
+    while choices := await world.choices(state):
+        state, step = await world.step(state, rng.choice(choices))
+        path.append(step)
+    assert schedule.switches(schedule.fewest_switches(path)) == 3
 
 
 def clean(world: World) -> Callable[[State], bool]:

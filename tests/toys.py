@@ -270,6 +270,12 @@ def reads_what_is_stale(run: Run) -> Generator[Call, str, Answer]:
     return DONE
 
 
+def writes_a_lot_of_its_own(run: Run) -> Generator[Call, str, Answer]:
+    for number in range(30):
+        yield put(f"log:{run.copy}", str(number))
+    return DONE
+
+
 def six_calls(run: Run) -> Generator[Call, str, Answer]:
     """Six calls, two items that all copies share, the rest of each copy's own."""
     mine = f"log:{run.copy}"

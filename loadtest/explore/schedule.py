@@ -32,6 +32,7 @@ import itertools
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from analysis.errors import UsageError
 from loadtest.explore.model import Choice, Fault, Schedule
@@ -39,6 +40,10 @@ from loadtest.explore.world import Bounds, State, Step, World
 
 VERSION = 1
 _FIRST_LINE = "onceproof schedule, version "
+
+_KEPT_PLACES = 500
+"""Of the places that long schedules may pass, those with the fewest switches so far: runs that
+have nothing in common can be mixed in more ways than there is time for."""
 
 
 async def follow(world: World, schedule: Iterable[Choice]) -> tuple[list[Step], State]:
@@ -80,29 +85,39 @@ def fewest_switches(steps: Sequence[Step]) -> Schedule:
     as rarely as can be. It reaches the same state."""
     blocks = _blocks(steps)
     needs = [
-        {i for i in range(j) if any(a.depends_on(b) for a in blocks[i] for b in blocks[j])}
+        sum(1 << i for i in range(j) if any(a.depends_on(b) for a in blocks[i] for b in blocks[j]))
         for j in range(len(blocks))
     ]
-    lanes: dict[int, list[int]] = {}
+    runs: dict[tuple[int, int], list[int]] = {}
     for number, block in enumerate(blocks):
-        lanes.setdefault(block[0].choice.copy, []).append(number)
-    # A place is which blocks are done and which copy did the last: the best way there is kept.
-    layer: dict[tuple[frozenset[int], int], tuple[int, tuple[int, ...]]]
-    layer = {(frozenset(), -1): (0, ())}
+        runs.setdefault(block[0].actor, []).append(number)
+    # A place is which blocks are done (as bits) and which copy did the last. Of all ways to a
+    # place one with the fewest switches is kept: the block, and the way before it.
+    layer: dict[tuple[int, int], _Way] = {(0, -1): _Way(0, -1, None)}
     for _ in blocks:
-        following: dict[tuple[frozenset[int], int], tuple[int, tuple[int, ...]]] = {}
-        for (done, last), (switches, order) in layer.items():
-            for copy, lane in lanes.items():
-                for number in lane:
-                    if number in done or not needs[number] <= done:
-                        continue
-                    place = done | {number}, copy
-                    way = switches + (copy != last), (*order, number)
-                    if place not in following or way < following[place]:
-                        following[place] = way
-        layer = following
-    _, order = min(layer.values())
-    return tuple(step.choice for number in order for step in blocks[number])
+        following: dict[tuple[int, int], _Way] = {}
+        for (done, last), way in layer.items():
+            for (copy, _), run in runs.items():
+                number = next((n for n in run if not done >> n & 1), -1)
+                if number < 0 or needs[number] & ~done:
+                    continue
+                place, count = (done | 1 << number, copy), way.switches + (copy != last)
+                if place not in following or count < following[place].switches:
+                    following[place] = _Way(count, number, way)
+        ranked = sorted(following.items(), key=lambda entry: entry[1].switches)
+        layer = dict(ranked[:_KEPT_PLACES])
+    order: list[int] = []
+    best: _Way | None = min(layer.values(), key=lambda way: way.switches)
+    while best is not None and best.before is not None:
+        order.append(best.number)
+        best = best.before
+    return tuple(step.choice for number in reversed(order) for step in blocks[number])
+
+
+class _Way(NamedTuple):
+    switches: int
+    number: int  # of the block it ends with
+    before: _Way | None
 
 
 def _blocks(steps: Sequence[Step]) -> list[list[Step]]:

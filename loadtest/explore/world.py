@@ -169,6 +169,9 @@ class Learned:
             if known is None:
                 self.store_questions += 1
                 known = self._replies[seen, call] = await self._store.apply(seen, call)
+                stray = {i for i, _ in known[1]} - reach
+                if stray and not call.everything:
+                    raise ValueError(f"{call.text!r} changed what it does not name: {stray}")
             reply, changed = known
             unseen = (i for i in contents.items if not (call.everything or i[0] in reach))
             found = contents.replies[progress] = reply, self.contents((*unseen, *changed))

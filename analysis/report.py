@@ -287,7 +287,7 @@ def _page(
         for check in found
     ]
     contended = [_drawing(next(lanes), f"order-{place}") for place, _ in enumerate(keys, 1)]
-    template = _environment().get_template("report.html")
+    template = environment().get_template("report.html")
     return template.render(
         run=evidence.run,
         verdict=verdict,
@@ -322,7 +322,8 @@ def _wanted(finding: Finding) -> Wanted | None:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """What all pages are rendered with."""
     environment = Environment(
         loader=PackageLoader("analysis"),
         autoescape=True,

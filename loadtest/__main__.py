@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -21,7 +21,15 @@ from loadtest import __version__
 from loadtest.config import FaultFlags, load_settings
 from loadtest.doctor import Level, examine, examine_queue, examine_run
 from loadtest.event_loop import run_in_loop
-from loadtest.explore.command import Place, Stop, asked_for, run_explore
+from loadtest.explore.command import (
+    Place,
+    Stop,
+    asked_for,
+    load_schedule,
+    run_explore,
+    run_replay,
+)
+from loadtest.explore.outcome import Exploration
 from loadtest.explore.telling import Telling, print_outcome
 from loadtest.fault_rules import faults_json
 from loadtest.lab import walk
@@ -274,6 +282,10 @@ def explore(
         str, typer.Option(metavar="TIME", help="Time for it, after start-up: 60s, 5m.")
     ] = "60s",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same messages.")] = 1,
+    replay: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Carry out a saved schedule again, twice, and judge it."),
+    ] = None,
     endpoint_url: Annotated[
         str | None,
         typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
@@ -299,9 +311,21 @@ def explore(
     the budget was spent first, or nothing can be said.
 
     Example: loadtest explore --code src --handler app.handler --copies 3 --faults 1
+
+    Again: loadtest explore --replay runs/20260101T120000Z-a1b2c3/schedule.txt
     """
     if endpoint_url is not None:
         check_endpoint(endpoint_url)
+    console = Console(stderr=json, highlight=False)
+    telling = Telling(None if quiet else console)
+    place = Place(
+        endpoint_url, out, config, shlex.join(["loadtest", *sys.argv[1:]]), Path.cwd(), HostClock()
+    )
+    if replay is not None:
+        saved = load_schedule(replay, code=code, handler=handler, config=config, cwd=place.cwd)
+        for text in saved.changed:
+            telling.warn(f"{text}; whether it still fits is seen when it is carried out.")
+        _end_explore(run_replay(saved, place, telling, Stop()), console, json=json, quiet=quiet)
     asked = asked_for(
         copies=copies,
         faults=faults,
@@ -313,11 +337,11 @@ def explore(
     )
     flags = {"handler.code": code, "handler.handler": handler}
     settings = load_settings(config, flags, Path.cwd())
-    console = Console(stderr=json, highlight=False)
-    place = Place(
-        endpoint_url, out, config, shlex.join(["loadtest", *sys.argv[1:]]), Path.cwd(), HostClock()
-    )
-    outcome = run_explore(settings, asked, place, Telling(None if quiet else console), Stop())
+    outcome = run_explore(settings, asked, place, telling, Stop())
+    _end_explore(outcome, console, json=json, quiet=quiet)
+
+
+def _end_explore(outcome: Exploration, console: Console, *, json: bool, quiet: bool) -> NoReturn:
     if json:
         sys.stdout.write((outcome.run_dir / "explore.json").read_text())
     elif quiet:

@@ -9,7 +9,7 @@ import json
 import re
 import signal
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -17,30 +17,33 @@ from typing import Any
 
 from analysis.errors import OnceproofError, RecordingError, UsageError
 from analysis.findings import Finding, FindingKind, VerdictWord
+from analysis.schedules import explore_page, schedule_svg
 from analysis.store import open_evidence
 from analysis.verdict import judge, write_verdict
-from consumer.clock import Clock
+from consumer.clock import Clock, HostClock
 from loadtest import __version__
-from loadtest.config import Settings
+from loadtest.config import Settings, load_settings
 from loadtest.event_loop import run_in_loop
 from loadtest.explore import ladder
 from loadtest.explore.drawing import draw, schedules_differ, step_name
 from loadtest.explore.ladder import Rung, guarantee
 from loadtest.explore.memo import Covered
 from loadtest.explore.model import Fault, NondeterministicError, Schedule
-from loadtest.explore.outcome import Exploration, Played, outcome_json
+from loadtest.explore.outcome import Exploration, Played, outcome_json, outcome_page
 from loadtest.explore.schedule import (
     Origin,
     fewest_switches,
     follow,
     nearest_passing,
+    read,
     write,
 )
-from loadtest.explore.session import Explored, Judged, Session
+from loadtest.explore.session import Effort, Explored, Judged, Session
 from loadtest.explore.session import Rung as World
 from loadtest.explore.telling import Telling
 from loadtest.explore.world import Bounds
 from loadtest.run import new_run_dir
+from loadtest.stage import check_endpoint
 
 MOST_COPIES = 4
 MOST_FAULTS = 3
@@ -245,11 +248,25 @@ def run_explore(
         with contextlib.nullcontext() if stop is None else stop.on_signals():
             return await _explore(settings, asked, place, telling, stop or Stop())
 
+    return _finish(settings, asked, telling, work())
+
+
+def _finish(
+    settings: Settings,
+    asked: Asked,
+    telling: Telling,
+    work: Coroutine[Any, Any, Exploration],
+) -> Exploration:
+    """Do the work and write down what it came to."""
     try:
-        outcome = run_in_loop(work())
+        outcome = run_in_loop(work)
     finally:
         telling.close()
-    _write(outcome, asked_json(settings, asked))
+    told = _asked_json(settings, asked)
+    _save(outcome.run_dir / "explore.json", outcome_json(outcome, told))
+    _save(outcome.run_dir / "report.html", explore_page(outcome_page(outcome, told)))
+    if outcome.played is not None:
+        _save(outcome.run_dir / "schedule.svg", schedule_svg(outcome.played.drawing))
     return outcome
 
 
@@ -261,6 +278,7 @@ async def _explore(
     played: Played | None = None
     reasons: list[str] = []
     opened = _Spent(0, place.clock)
+    effort: Effort | None = None
     start_up_s = 0.0
     spent = opened
     try:
@@ -287,7 +305,7 @@ async def _explore(
                 if not explored.is_clean:
                     reasons.append(_why_not(rung, explored, asked, stop))
                     break
-            seconds = spent.elapsed_s
+            seconds, effort = spent.elapsed_s, session.effort()
     except asyncio.CancelledError:
         if not stop.asked:
             raise
@@ -310,6 +328,7 @@ async def _explore(
         rungs=tuple(done),
         played=played,
         notes=_notes(done),
+        effort=effort,
         seconds=seconds,
         start_up_s=start_up_s,
     )
@@ -479,11 +498,7 @@ def _save(path: Path, text: str) -> None:
         ) from error
 
 
-def _write(outcome: Exploration, asked: Mapping[str, Any]) -> None:
-    _save(outcome.run_dir / "explore.json", outcome_json(outcome, asked))
-
-
-def asked_json(settings: Settings, asked: Asked) -> dict[str, Any]:
+def _asked_json(settings: Settings, asked: Asked) -> dict[str, Any]:
     return {
         "handler": settings.handler.handler,
         "code": str(settings.handler.code),
@@ -495,6 +510,162 @@ def asked_json(settings: Settings, asked: Asked) -> dict[str, Any]:
         "seed": asked.seed,
         "tool": __version__,
     }
+
+
+# --- a saved schedule -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A schedule from its file, and what it is carried out with."""
+
+    file: Path
+    settings: Settings
+    asked: Asked
+    schedule: Schedule
+    changed: tuple[str, ...]  # what is not as it was; it may fit all the same
+
+
+def load_schedule(
+    file: Path, *, code: Path | None, handler: str | None, config: Path | None, cwd: Path
+) -> Saved:
+    """Read a saved schedule, and check that it is one of this handler and configuration.
+
+    Handler, code and configuration are the file's own unless they are named. Other code, or
+    another version of the tool, is no reason to refuse it: whether it still fits is seen when
+    it is carried out. Other settings are one, as they make other messages.
+
+    :raises UsageError: it cannot be read, or is of other settings.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"--replay: {file} cannot be read: {reason}.") from error
+    origin, schedule = read(text, str(file))
+    world = _world(origin.world, file)
+    if handler is not None and handler != origin.handler:
+        raise UsageError(
+            f"--replay: {file} is a schedule of {origin.handler}, not of {handler}. Leave "
+            "--handler out, or explore again."
+        )
+    named = world["config"]
+    settings = load_settings(
+        config if config is not None or named is None else Path(named),
+        {"handler.code": code or Path(world["code"]), "handler.handler": origin.handler},
+        cwd,
+    )
+    if _settings_digest(settings) != world["settings"]:
+        raise UsageError(
+            f"--replay: {file} was made with other settings of order, tables, queue, results, "
+            f"effects or timeout{_by(origin)}, and would now meet other messages. Name the "
+            "configuration it was made with (--config), or explore again."
+        )
+    changed = []
+    if code_digest(settings.handler.code) != origin.code:
+        changed.append(f"the code in {settings.handler.code} has changed since")
+    if origin.tool != __version__:
+        changed.append(f"it was made by version {origin.tool}, and this is {__version__}")
+    bounds = origin.bounds
+    asked = Asked(
+        (Rung(len(bounds.bodies), bounds.faults),),
+        tuple(bounds.limits),
+        world["orders"],
+        world["conflict"],
+        seed=world["seed"],
+    )
+    return Saved(file, settings, asked, schedule, tuple(changed))
+
+
+def _by(origin: Origin) -> str:
+    return "" if origin.tool == __version__ else f", or by another version ({origin.tool})"
+
+
+_WORLD: Mapping[str, type | tuple[type, ...]] = {
+    "code": str,
+    "config": (str, type(None)),
+    "orders": int,
+    "conflict": bool,
+    "seed": int,
+    "settings": str,
+}
+
+
+def _world(text: str, file: Path) -> dict[str, Any]:
+    try:
+        world = json.loads(text)
+    except ValueError:
+        world = None
+    if not isinstance(world, dict) or not all(
+        name in world and isinstance(world[name], kind) for name, kind in _WORLD.items()
+    ):
+        raise UsageError(
+            f"--replay: {file}: 'world' must be JSON with {', '.join(_WORLD)}. Was the file "
+            "changed by hand?"
+        )
+    return world
+
+
+def run_replay(
+    saved: Saved, place: Place, telling: Telling, stop: Stop | None = None
+) -> Exploration:
+    """Carry a saved schedule out twice, and judge it.
+
+    PASS: it fails no longer. FAIL: it does. INCONCLUSIVE: it cannot be followed, or the two
+    times did not agree.
+
+    :raises OnceproofError: it could not be carried out.
+    """
+
+    async def work() -> Exploration:
+        with contextlib.nullcontext() if stop is None else stop.on_signals():
+            return await _replay(saved, place, telling, stop or Stop())
+
+    return _finish(saved.settings, saved.asked, telling, work())
+
+
+async def _replay(saved: Saved, place: Place, telling: Telling, stop: Stop) -> Exploration:
+    asked = saved.asked
+    run_id, run_dir = new_run_dir(place.out, place.clock, holds="explore.json")
+    spent = _Spent(0, place.clock)
+    found: Judged | str = "interrupted"
+    effort: Effort | None = None
+    start_up_s = 0.0
+    try:
+        async with _session(saved.settings, asked, place, run_id, run_dir, telling) as session:
+            stop.opening = False
+            start_up_s = spent.elapsed_s
+            telling.phase("carrying it out twice")
+            found = await _twice(session, saved.schedule, asked.copies)
+            seconds, effort = spent.elapsed_s - start_up_s, session.effort()
+    except asyncio.CancelledError:
+        if not stop.asked:
+            raise
+        seconds = spent.elapsed_s - start_up_s
+    except OnceproofError as error:
+        error.add_note(f"What was recorded is in {run_dir}.")
+        raise
+    played = None
+    notes = tuple(f"{text}." for text in saved.changed)
+    if isinstance(found, str):
+        word = VerdictWord.INCONCLUSIVE
+        reasons: tuple[str, ...] = ("; ".join((found, *saved.changed)),)
+    else:
+        played = _drawn(found, saved.file, place)
+        kinds = _kinds_of(played.findings)
+        word = VerdictWord.FAIL if kinds else VerdictWord.PASS
+        reasons = tuple(f"{kind}: {number}" for kind, number in kinds.items())
+    return Exploration(
+        verdict=word,
+        reasons=reasons,
+        guarantee="",
+        run_dir=run_dir,
+        played=played,
+        notes=notes,
+        effort=effort,
+        seconds=seconds,
+        start_up_s=start_up_s,
+    )
 
 
 # --- the origin of a schedule -----------------------------------------------------------
@@ -547,3 +718,44 @@ def _settings_digest(settings: Settings) -> str:
         settings.handler.timeout_s,
     )
     return f"sha256:{hashlib.sha256(repr(told).encode()).hexdigest()}"
+
+
+# --- for tests --------------------------------------------------------------------------
+
+
+def explore(
+    *,
+    code: str | Path | None = None,
+    handler: str | None = None,
+    config: str | Path | None = None,
+    copies: int | None = None,
+    faults: int | None = None,
+    orders: int = 1,
+    conflict: bool = False,
+    kinds: Sequence[str] | None = None,
+    budget: str | float = DEFAULT_BUDGET_S,
+    seed: int = 1,
+    out: str | Path = "runs",
+    endpoint_url: str | None = None,
+) -> Exploration:
+    """Explore from a test, as ``loadtest explore`` does. Not from inside an event loop.
+
+    :param kinds: names as of ``--kinds``; all if not given.
+    :raises OnceproofError: it could not be carried out.
+    """
+    if endpoint_url is not None:
+        check_endpoint(endpoint_url)
+    asked = asked_for(
+        copies=copies,
+        faults=faults,
+        orders=orders,
+        conflict=conflict,
+        kinds=kinds,
+        budget=budget,
+        seed=seed,
+    )
+    cwd = Path.cwd()
+    file = None if config is None else Path(config)
+    settings = load_settings(file, {"handler.code": code, "handler.handler": handler}, cwd)
+    place = Place(endpoint_url, Path(out), file, "loadtest.explore.explore", cwd, HostClock())
+    return run_explore(settings, asked, place, Telling(None))

@@ -7,13 +7,19 @@ from collections.abc import Collection, Mapping, Sequence
 
 from analysis.lanes import Lane, LaneCall, Mark, Wanted, orders_lanes
 from analysis.schedules import Drawing, Row
-from analysis.schema import NO_ITEM, AckOutcome, Action, Decision
+from analysis.schema import NO_ITEM, AckOutcome, Action, Decision, MessageKind
 from analysis.store import Evidence
 from analysis.text import quoted, short_item, visible
 from loadtest.explore.model import Choice, Fault, Schedule
 
 _ENDS_RUN = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.TIMEOUT})
 _CONTENT = 60  # characters of an item
+
+_KINDS = {
+    MessageKind.ORDER: "order",
+    MessageKind.COPY: "a copy of order",
+    MessageKind.CONFLICT: "other details under the id of order",
+}
 
 _ACKS = {
     AckOutcome.DELETED: ("d", "deleted"),
@@ -40,7 +46,7 @@ def draw(evidence: Evidence, schedule: Schedule, racing: Collection[int] = ()) -
     }
     dead = {lane.message_no: lane for lane in lanes if lane.ack is AckOutcome.DEAD_LETTERED}
     return Drawing(
-        tuple(f"{row['kind']} of order {quoted(row['order_key'])}" for row in messages),
+        tuple(f"{_KINDS[row['kind']]} {quoted(row['order_key'])}" for row in messages),
         tuple(_rows(schedule, runs, dead, racing)),
     )
 

@@ -13,7 +13,7 @@ from analysis.findings import FindingKind
 from loadtest.explore.model import Choice, Schedule
 from loadtest.explore.world import Signature, State, World
 
-_REPORT_EVERY = 1_000  # states
+_REPORT_EVERY = 20  # states
 
 
 @dataclass(frozen=True, slots=True)

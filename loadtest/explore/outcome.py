@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from analysis.findings import CheckReport, CheckStatus, Finding, Verdict, VerdictWord
 from analysis.proofs import check_text
-from analysis.schedules import LEGEND, Drawing, drawing_text
+from analysis.schedules import LEGEND, Drawing, Page, RungRow, drawing_text
+from loadtest.explore.ladder import Rung
 from loadtest.explore.model import Schedule
 from loadtest.explore.schedule import switches, write_step
 from loadtest.explore.session import Effort, Explored
@@ -53,12 +54,22 @@ class Exploration:
     rungs: tuple[Explored, ...] = ()
     played: Played | None = None  # the schedule that failed, or that was replayed
     notes: tuple[str, ...] = ()
+    effort: Effort | None = None  # None: it came to nothing
     seconds: float = 0.0  # after start-up
     start_up_s: float = 0.0
 
     @property
     def failed(self) -> bool:
         return self.verdict is VerdictWord.FAIL
+
+    @property
+    def covered(self) -> str:
+        """The guarantee, or as much of it as there is when something failed or was cut short;
+        empty for nothing."""
+        if not any(one.is_clean for one in self.rungs):
+            return ""
+        label = "Guarantee" if self.verdict is VerdictWord.PASS else "Covered before"
+        return f"{label}: {self.guarantee}"
 
     def assert_clean(self) -> None:
         """
@@ -78,8 +89,8 @@ class Exploration:
     def _body(self, width: int) -> Iterator[str]:
         if self.played is not None:
             yield from played_text(self.played, width)
-        if self.guarantee:
-            yield f"Guarantee: {self.guarantee}"
+        if self.covered:
+            yield self.covered
             yield ""
         for note in self.notes:
             yield f"Note: {note}"
@@ -91,6 +102,48 @@ class Exploration:
         if self.played is not None:
             yield f"schedule  {self.played.file}"
             yield f"again     {self.played.command}"
+
+
+def outcome_page(outcome: Exploration, asked: Mapping[str, Any]) -> Page:
+    """What ``report.html`` says."""
+    played = outcome.played
+    page = Page(
+        run_id=outcome.run_dir.name,
+        handler=asked["handler"],
+        verdict=outcome.verdict,
+        reasons=outcome.reasons,
+        covered=outcome.covered,
+        rungs=tuple(
+            RungRow(
+                str(Rung(one.rung.copies, one.rung.faults)),
+                _word(one),
+                one.covered.interleavings if one.covered else 0,
+                one.covered.states if one.covered else 0,
+                len(one.judged),
+                one.seconds,
+            )
+            for one in outcome.rungs
+        ),
+        settings=(
+            *((name, str(value)) for name, value in asked.items() if name != "rungs"),
+            ("start-up", f"{outcome.start_up_s:.2f} s"),
+            ("after it", f"{outcome.seconds:.2f} s"),
+        ),
+        notes=outcome.notes,
+    )
+    if played is None:
+        return page
+    return replace(
+        page,
+        drawing=played.drawing,
+        race=played.race,
+        passing=played.passing,
+        replay=played.command,
+        findings=tuple(
+            (f"{check.kind} ({check.count:,})", tuple(_check_text(check, played)))
+            for check in played.checks
+        ),
+    )
 
 
 def played_text(played: Played, width: int) -> Iterator[str]:
@@ -105,9 +158,13 @@ def played_text(played: Played, width: int) -> Iterator[str]:
         yield ""
     for check in played.checks:
         yield f"{check.kind} ({check.count:,})"
-        for line in check_text(check, shlex.quote(str(played.evidence))):
+        for line in _check_text(check, played):
             yield f"  {line}".rstrip()
         yield ""
+
+
+def _check_text(check: CheckReport, played: Played) -> list[str]:
+    return check_text(check, shlex.quote(str(played.evidence)))
 
 
 def outcome_json(outcome: Exploration, asked: Mapping[str, Any]) -> str:
@@ -125,7 +182,7 @@ def outcome_json(outcome: Exploration, asked: Mapping[str, Any]) -> str:
         "seconds": round(outcome.seconds, 3),
         "start_up_s": round(outcome.start_up_s, 3),
         "rungs": [_rung(one) for one in outcome.rungs],
-        "effort": _effort(outcome.rungs[-1].effort) if outcome.rungs else None,
+        "effort": None if outcome.effort is None else asdict(outcome.effort),
         "notes": outcome.notes,
         "schedule": None,
         "findings": [],
@@ -153,6 +210,10 @@ def outcome_json(outcome: Exploration, asked: Mapping[str, Any]) -> str:
     return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
 
 
+def _word(explored: Explored) -> str:
+    return "clean" if explored.is_clean else "failed" if explored.failure else "not finished"
+
+
 def _rung(explored: Explored) -> dict[str, Any]:
     covered = explored.covered
     told: dict[str, Any] = {
@@ -174,10 +235,6 @@ def _rung(explored: Explored) -> dict[str, Any]:
             "final_states": covered.final_states,
         }
     return told
-
-
-def _effort(effort: Effort) -> dict[str, Any]:
-    return asdict(effort)
 
 
 def _steps(schedule: Sequence[Any]) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from botocore.credentials import Credentials as BotocoreCredentials
 
@@ -271,6 +272,13 @@ class Session:
             await self._endpoint.remove()
 
     # --- exploring ---
+
+    @property
+    def own_names(self) -> Mapping[str, str]:
+        """What stands in requests of this session alone, by what stands for it in a saved
+        schedule."""
+        prefix = "" if self._endpoint_url is None else f"{self._run_id}-"
+        return {"<run>": prefix, "<endpoint>": urlsplit(self._url).netloc}
 
     def world(self, rung: Rung) -> World:
         """The states of a rung, with all that is known of handler and store."""

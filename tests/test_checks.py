@@ -148,6 +148,12 @@ DIRTY: list[tuple[str, str, RunInfo, set[str]]] = [
     ("poison stored and refused", "1<X! 1+ 1>f dlq#1", RUN, {"poison-stored"}),
     ("poison stored twice", "1<X! 1+/any 1>f 2<#1 2+/any 2>f dlq#1", RUN, {"poison-stored"}),
     ("poison stored under a random key", "1<X! 1+/key=u1 1>f dlq#1", RUN, {"poison-stored"}),
+    (
+        "poison over an order's item",
+        "1<A4 1+ 1>p 2<X! 2+/any/key=A/q=9 2>f dlq#2",
+        RUN,
+        {"poison-stored", "lost-order"},
+    ),
     ("poison stored, run killed", "1<X! 1+ 1>f", KILLED, {"poison-stored"}),
     ("duplicate dead-lettered", "1<A4 1+ 1>p 2<A4 2- 2>f dlq#2", RUN, {"duplicate-failed"}),
     (

@@ -36,7 +36,6 @@ SELECT any_value(o.order_key) AS order_key,
     [f.invocation_id] AS invocation_ids,
     CASE WHEN any_value(f.call_id) IS NULL THEN [] ELSE [any_value(f.call_id)] END AS call_ids,
     [] AS flags,
-    min(f.deleted_at) AS acked_at,
     CASE WHEN any_value(f.call_id) IS NULL THEN 'before invocation ' || f.invocation_id || ' ended'
         ELSE 'before its write, call ' || any_value(f.call_id) || ', was answered' END AS moment
 FROM found f JOIN orders o USING (order_no)

@@ -109,7 +109,7 @@ JOIN call_items i
 -- Which order a write to an orders table belongs to. In this order: the key is, or holds,
 -- the key of an order its invocation was given; the item names such an order in another
 -- attribute; the key is that of an order which an earlier invocation of the same process
--- was given (work left running in the background: `late`); the invocation had one order
+-- was given (work left running in the background); the invocation had one order
 -- only; the key is that of any order of the plan. Writes with an `own_no` need none of this.
 CREATE TABLE attribution AS
 WITH odd AS MATERIALIZED (
@@ -155,8 +155,7 @@ WITH odd AS MATERIALIZED (
 )
 SELECT k.call_id, k.place_no, c.order_no, c.poison, c.invocation_id, c.rank,
     coalesce(c.rank NOT IN (1, 2, 4), true)
-        AND k.invocation_id IN (SELECT invocation_id FROM given) AS wrong_key,
-    coalesce(c.rank = 4 OR (c.rank = 6 AND k.invocation_id IS NULL), false) AS late
+        AND k.invocation_id IN (SELECT invocation_id FROM given) AS wrong_key
 FROM odd k LEFT JOIN chosen c USING (call_id, place_no);
 
 -- Every write to a table of role orders or guard. `invocation_id` is whose work it was.
@@ -165,7 +164,7 @@ SELECT t.* EXCLUDE (invocation_id, own_no, own_poison),
     coalesce(a.invocation_id, t.invocation_id) AS invocation_id,
     coalesce(t.own_no, a.order_no) AS order_no,
     coalesce(a.poison, t.own_poison) AS poison,
-    coalesce(a.wrong_key, false) AS wrong_key, coalesce(a.late, false) AS late,
+    coalesce(a.wrong_key, false) AS wrong_key,
     a.rank IS DISTINCT FROM 6 AS given,
     coalesce(t.answered_at, 9223372036854775807) AS over_at
 FROM touched t
@@ -205,7 +204,7 @@ WHERE w.role = 'orders' AND w.decision = 'accepted' AND w.action IN ('put', 'upd
 
 -- Per place, the writes that happened or may have.
 CREATE TABLE written AS
-SELECT place_no, arg_max(order_no, call_id) AS order_no, bool_and(poison) AS poison,
+SELECT place_no, arg_max(order_no, call_id) AS order_no, arg_max(poison, call_id) AS poison,
     min(sent_at) AS first_sent_at
 FROM writes WHERE decision IN ('accepted', 'unknown') GROUP BY place_no;
 

@@ -66,6 +66,16 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
         console.print(
             Text("by: the fault that shows it; the same flood without it stays clean", "dim")
         )
+    explored = [outcome for outcome in run if outcome.explored is not None]
+    if explored:
+        console.print(_explored_table(explored))
+        console.print(
+            Text(
+                "every interleaving of so many copies, with one such fault at most; twin: "
+                "interleavings/states covered, all clean",
+                "dim",
+            )
+        )
     needing = [outcome for outcome in matrix.outcomes if outcome.bug is None]
     if needing:
         console.print(Text("\nNot run, for they need what is not there:"))
@@ -88,6 +98,31 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
         summary += f", no verdict on {len(matrix.unclear)}"
     style = "bold red" if matrix.exit_code else "bold green"
     console.print(Text(f"{summary}; seed {matrix.seed}, {matrix.seconds:.0f} s", style))
+
+
+def _explored_table(outcomes: list[Outcome]) -> Table:
+    table = Table(box=box.SIMPLE, padding=(0, 1), pad_edge=False)
+    table.add_column("explored", no_wrap=True)
+    table.add_column("copies, fault", no_wrap=True)
+    table.add_column("found", overflow="fold", min_width=17)
+    table.add_column("s", justify="right", no_wrap=True)
+    table.add_column("twin", justify="right", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    for outcome in outcomes:
+        bug, twin = outcome.explored, outcome.explored_twin
+        assert bug is not None
+        assert twin is not None
+        covered = f"{twin.interleavings:,}/{twin.states:,}"
+        found = [kind for kind in outcome.expected if kind in bug.reported] or bug.reported
+        table.add_row(
+            outcome.name,
+            ", ".join([str(bug.copies), *bug.faults]),
+            ", ".join(found) or Text("✗ nothing", "red"),
+            f"{bug.seconds:.1f}",
+            Text(covered) if twin.clean else Text(f"✗ {covered}", "red"),
+            f"{twin.seconds:.1f}",
+        )
+    return table
 
 
 def _table(outcomes: list[Outcome]) -> Table:
@@ -150,7 +185,8 @@ def _bug_text(outcome: Outcome) -> str:
 def _twin_text(outcome: Outcome) -> str:
     assert outcome.twin is not None
     if outcome.blamed:
-        return f"BLAMED: {', '.join(outcome.twin.reported)}"
+        explored = outcome.explored_twin.reported if outcome.explored_twin is not None else ()
+        return f"BLAMED: {', '.join(dict.fromkeys([*outcome.twin.reported, *explored]))}"
     return "no verdict" if outcome.unclear else "clean"
 
 

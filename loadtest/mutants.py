@@ -2,7 +2,9 @@
 
 A bug and its twin run side by side, each under a small flood of its own, on one embedded
 AWS that all of them share. A bug that a fault brings out runs once more without the fault:
-that it stays hidden then shows that it was the fault. All are judged as any other run.
+that it stays hidden then shows that it was the fault. All are judged as any other run. Bugs
+that a few copies and one fault show are explored too: in every interleaving of that small
+world the bug must be found, and the twin be clean in all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import difflib
 import shutil
 import tempfile
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -27,7 +29,8 @@ from consumer.clock import Clock
 from consumer.processes import Processes
 from loadtest.config import Settings, settings_of
 from loadtest.emulator import Emulator
-from loadtest.planted import BASE, CODE, PLANTED, Planted
+from loadtest.explore.session import Rung, Session
+from loadtest.planted import BASE, CODE, PLANTED, Planted, Smallest
 from loadtest.run import Stops, flood, new_run_dir, plan_of, run_info, write_run_info
 from loadtest.terminal import Quiet
 
@@ -52,6 +55,22 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class Exploration:
+    """One handler in every interleaving of a small world."""
+
+    handler: str
+    copies: int
+    faults: tuple[str, ...]  # kinds of the one that may be chosen; empty: none may
+    reported: tuple[str, ...]  # kinds of finding of the first schedule that failed
+    clean: bool  # everything was covered, and nothing failed
+    states: int
+    interleavings: int
+    live_schedules: int
+    seconds: float
+    reason: str | None  # why it says nothing
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """One planted bug. Without trials it needs what is not there and was not run."""
 
@@ -64,6 +83,8 @@ class Outcome:
     twin: Trial | None = None
     faults: tuple[str, ...] = ()  # that bug and twin met
     without: Trial | None = None  # the bug again, without them
+    explored: Exploration | None = None
+    explored_twin: Exploration | None = None
 
     @property
     def found_without(self) -> bool:
@@ -72,15 +93,24 @@ class Outcome:
 
     @property
     def missed(self) -> bool:
-        return self.bug is not None and not set(self.expected) <= set(self.bug.reported)
+        if self.bug is None:
+            return False
+        unseen = self.explored is not None and not set(self.expected) & set(self.explored.reported)
+        return unseen or not set(self.expected) <= set(self.bug.reported)
 
     @property
     def blamed(self) -> bool:
-        return self.twin is not None and self.twin.verdict is VerdictWord.FAIL
+        explored = self.explored_twin
+        return (self.twin is not None and self.twin.verdict is VerdictWord.FAIL) or (
+            explored is not None and bool(explored.reported)
+        )
 
     @property
     def unclear(self) -> bool:
-        return self.twin is not None and self.twin.verdict is VerdictWord.INCONCLUSIVE
+        explored = self.explored_twin
+        return (self.twin is not None and self.twin.verdict is VerdictWord.INCONCLUSIVE) or (
+            explored is not None and not explored.clean and not explored.reported
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +209,12 @@ async def run_matrix(
                 faults=bug.faults,
                 without=without[0] if without else None,
             )
+            if bug.explore is not None:
+                ended = replace(
+                    ended,
+                    explored=await _explored(bug, bug.explore, "handler", seed, url, clock),
+                    explored_twin=await _explored(bug, bug.explore, "correct", seed, url, clock),
+                )
             progress.ended(ended)
             return ended
 
@@ -199,6 +235,41 @@ async def run_matrix(
         unclear=tuple(outcome.name for outcome in outcomes if outcome.unclear),
         found_without=tuple(outcome.name for outcome in outcomes if outcome.found_without),
         outcomes=tuple(outcomes),
+    )
+
+
+async def _explored(
+    bug: Planted, world: Smallest, function: str, seed: int, url: str, clock: Clock
+) -> Exploration:
+    settings = settings_for(bug, function, seed, faults=False)
+    with tempfile.TemporaryDirectory(prefix="onceproof-") as directory:
+        async with Session(
+            settings,
+            Path(directory),
+            run_id=f"onceproof-{Path(directory).name.rpartition('-')[2]}",
+            endpoint_url=url,
+            copies=world.copies,
+            orders=1,
+            conflict=False,
+            seed=seed,
+            command=f"loadtest mutants --only {bug.name} --seed {seed}",
+            clock=clock,
+            phase=lambda text: None,
+            warn=lambda text: None,
+        ) as session:
+            found = await session.explore(Rung(world.copies, world.faults, world.kinds))
+    findings = found.failure.findings if found.failure is not None else ()
+    return Exploration(
+        handler=settings.handler.handler,
+        copies=world.copies,
+        faults=tuple(str(kind) for kind in world.kinds),
+        reported=tuple(sorted({str(finding.kind) for finding in findings})),
+        clean=found.is_clean,
+        states=found.covered.states if found.covered is not None else 0,
+        interleavings=found.covered.interleavings if found.covered is not None else 0,
+        live_schedules=found.effort.live_schedules,
+        seconds=round(found.seconds, 1),
+        reason=found.reason,
     )
 
 

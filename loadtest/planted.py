@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer import planted
+from loadtest.explore.model import Fault
 
 CODE = Path(planted.__file__).parent
 
@@ -36,6 +37,19 @@ class BugKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Smallest:
+    """The smallest world in which every interleaving together shows a bug. Its correct twin
+    is clean in all of it."""
+
+    copies: int
+    kinds: tuple[Fault, ...] = ()  # of the one fault that it needs; empty: it needs none
+
+    @property
+    def faults(self) -> int:
+        return 1 if self.kinds else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Planted:
     """One bug. A flood with its settings shows it, unless it ``needs`` more than that."""
 
@@ -46,6 +60,7 @@ class Planted:
     needs: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Tables of a configuration file, over :data:`BASE`."""
+    explore: Smallest | None = None
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -110,14 +125,20 @@ def _batches(size: int, **load: Any) -> dict[str, Any]:
 
 
 PLANTED: tuple[Planted, ...] = (
-    Planted("read_then_write", BugKind.CHECK_ACT, ("C1", "C2", "C3", "C4", "C5"), ("overwrite",)),
+    Planted(
+        "read_then_write",
+        BugKind.CHECK_ACT,
+        ("C1", "C2", "C3", "C4", "C5"),
+        ("overwrite",),
+        explore=Smallest(2),
+    ),
     Planted(
         "unconditional",
         BugKind.GUARD,
         ("G1", "G2", "G10"),
         ("overwrite", "conflict-acknowledged"),
     ),
-    Planted("wrong_attribute", BugKind.GUARD, ("G5", "G6"), ("overwrite",)),
+    Planted("wrong_attribute", BugKind.GUARD, ("G5", "G6"), ("overwrite",), explore=Smallest(2)),
     Planted(
         "time_in_key",
         BugKind.GUARD,
@@ -141,6 +162,7 @@ PLANTED: tuple[Planted, ...] = (
                 "environment": {"TABLE_NAME": "{table:orders}", "SEEN_TABLE": "{table:seen}"}
             },
         },
+        explore=Smallest(2),
     ),
     Planted(
         "fresh_key",
@@ -199,17 +221,19 @@ PLANTED: tuple[Planted, ...] = (
         ("P12", "P13"),
         ("overwrite",),
         settings={"faults": {"stale-read": {"rate": 0.5}}},
+        explore=Smallest(2, (Fault.STALE_READ,)),
     ),
     Planted(
         "any_client_error",
         BugKind.CLASSIFY,
         ("E9",),
         ("lost-order",),
-        # Two attempts, or the SDK's own patience outlasts the function's timeout.
+        # One attempt: the SDK's own patience would outlast the function's timeout.
         settings={
-            "handler": {"environment": {"TABLE_NAME": "{table:orders}", "AWS_MAX_ATTEMPTS": "2"}},
-            "faults": {"throttle": {"lasting": True, "receive": 1, "every": 2}},
+            "handler": {"environment": {"TABLE_NAME": "{table:orders}", "AWS_MAX_ATTEMPTS": "1"}},
+            "faults": {"throttle": {"receive": 1, "every": 2}},
         },
+        explore=Smallest(1, (Fault.THROTTLE,)),
     ),
     Planted(
         "errors_in_summary",
@@ -237,6 +261,7 @@ PLANTED: tuple[Planted, ...] = (
             "load": _CALM,
             "expect": {"contended_orders": 0},
         },
+        explore=Smallest(1, (Fault.LOST_REPLY,)),
     ),
     Planted(
         "adds_again",
@@ -254,6 +279,7 @@ PLANTED: tuple[Planted, ...] = (
                 ]
             },
         ),
+        explore=Smallest(1, (Fault.LOST_REPLY,)),
     ),
     Planted(
         "claim_left",
@@ -265,6 +291,7 @@ PLANTED: tuple[Planted, ...] = (
             "queue": {"max_receive_count": 5},
             "faults": {"crash-after-call": {"call": 1, "receive": 1, "every": 3}},
         },
+        explore=Smallest(1, (Fault.CRASH_AFTER,)),
     ),
     Planted(
         "stranger_releases",
@@ -272,6 +299,7 @@ PLANTED: tuple[Planted, ...] = (
         ("L6", "L8", "L9"),
         ("double-accept",),
         settings={"table": _CLAIMS},
+        explore=Smallest(3),
     ),
     Planted(
         "claim_before_validation",
@@ -286,6 +314,7 @@ PLANTED: tuple[Planted, ...] = (
         ("L5", "L10", "L11"),
         ("duplicate-effect",),
         settings=_receipts(queue={"max_receive_count": 5}),
+        explore=Smallest(2),
     ),
     Planted(
         "claim_ends_with_run",
@@ -300,6 +329,7 @@ PLANTED: tuple[Planted, ...] = (
             faults={"timeout": {"call": 2, "receive": 1, "every": 4}},
             load={"orders": 12, "copies": 2},
         ),
+        explore=Smallest(1, (Fault.TIMEOUT,)),
     ),
     Planted(
         "stale_takeover",
@@ -307,7 +337,10 @@ PLANTED: tuple[Planted, ...] = (
         ("L7",),
         ("duplicate-effect",),
         # The first owner dies; those who come back find its claim at about the same time.
-        settings=_receipts(
+        settings=_second_table(
+            "receipts",
+            "PutItem",
+            table=[*_CLAIMS, {"name": "receipts", "key": "id", "role": "other"}],
             queue={"max_receive_count": 6},
             faults={
                 "crash-after-call": {"call": 1, "receive": 1, "copy": 1},
@@ -315,6 +348,7 @@ PLANTED: tuple[Planted, ...] = (
             },
             load={"orders": 12, "copies": 4, "conflicts": 0.0, "poison": 0.0},
         ),
+        explore=Smallest(2, (Fault.CRASH_AFTER,)),
     ),
     Planted(
         "effect_first",
@@ -322,16 +356,20 @@ PLANTED: tuple[Planted, ...] = (
         ("F6", "F7", "F8", "C6"),
         ("duplicate-effect",),
         settings=_receipts(queue={"max_receive_count": 5}),
+        explore=Smallest(2),
     ),
     Planted(
         "effect_lost",
         BugKind.EFFECT,
         ("F2", "F4", "F5"),
         ("missing-effect",),
-        settings=_receipts(
+        settings=_second_table(
+            "receipts",
+            "PutItem",
             queue={"max_receive_count": 5},
             faults={"crash-after-call": {"call": 1, "receive": 1, "every": 3}},
         ),
+        explore=Smallest(1, (Fault.CRASH_AFTER,)),
     ),
     Planted(
         "counted_apart",
@@ -345,6 +383,7 @@ PLANTED: tuple[Planted, ...] = (
             load=_CALM,
             expect={"contended_orders": 0},
         ),
+        explore=Smallest(1, (Fault.CRASH_AFTER,)),
     ),
     Planted(
         "ghost_sends",
@@ -365,6 +404,7 @@ PLANTED: tuple[Planted, ...] = (
             load=_CALM,
             expect={"contended_orders": 0},
         ),
+        explore=Smallest(1, (Fault.CRASH_AFTER,)),
     ),
     Planted(
         "counts_receives",
@@ -383,6 +423,7 @@ PLANTED: tuple[Planted, ...] = (
             load=_CALM,
             expect={"contended_orders": 0},
         ),
+        explore=Smallest(1, (Fault.REDELIVER,)),
     ),
     Planted(
         "batch_raises",

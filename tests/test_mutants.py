@@ -85,6 +85,10 @@ def test_bugs_are_caught_and_twins_left_alone(tmp_path: Path) -> None:
     assert (caught["twin"]["verdict"], caught["twin"]["reported"]) == ("PASS", {})
     assert found["batch_swallows"]["bug"]["handler"] == "batch_swallows.handler"
     assert caught["without"] is None, "it needs no fault"
+    assert set(caught["explored"]["reported"]) >= {"overwrite"}, "two copies show it"
+    explored = caught["explored_twin"]
+    assert (explored["clean"], explored["copies"], explored["faults"]) == (True, 2, [])
+    assert explored["interleavings"] > 0
     assert found["stale_read"]["faults"] == ["stale-read"]
     assert "overwrite" in found["stale_read"]["bug"]["reported"]
     assert found["stale_read"]["without"]["reported"] == {}, "hidden without the fault"

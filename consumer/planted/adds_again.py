@@ -8,6 +8,7 @@ Reports: F1 Devlaner/devlane#374, S8 highbar.solutions "DynamoDB errors, part 2"
 
 import json
 import os
+import uuid
 from typing import Any
 
 import boto3
@@ -35,7 +36,7 @@ def parse(body: str) -> dict[str, Any]:
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     order = parse(event["Records"][0]["body"])
-    new = store_once(order)
+    new = store_once(order, uuid.uuid4().hex)
     if new:
         _totals.update_item(
             Key={"id": order["id"]},
@@ -61,14 +62,14 @@ def answer(order: dict[str, Any], new: bool) -> dict[str, Any]:
     return {"id": order["id"], "processed": new, "duplicate": not new}
 
 
-def store_once(order: dict[str, Any]) -> bool:
-    """Insert the order; False for a copy of the one that is there.
+def store_once(order: dict[str, Any], mark: str) -> bool:
+    """Insert the order; False for a copy of the one that is there, unless that has our mark.
 
     :raises ValueError: it is there with other details.
     """
     try:
         _table.put_item(
-            Item=order,
+            Item=order | {"mark": mark},
             ConditionExpression="attribute_not_exists(id)",
             ReturnValuesOnConditionCheckFailure="ALL_OLD",
         )
@@ -78,7 +79,7 @@ def store_once(order: dict[str, Any]) -> bool:
         stored = {name: _plain(value) for name, value in error.response["Item"].items()}
         if any(stored.get(name) != order[name] for name in order):
             raise ValueError(f"order {order['id']} is stored with other details") from error
-        return False
+        return stored.get("mark") == mark
     return True
 
 

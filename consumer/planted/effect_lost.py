@@ -9,20 +9,18 @@ wso2-open-operations/cs-tools#1541.
 
 import json
 import os
-import time
-import uuid
 from typing import Any
 
 import boto3
-from boto3.dynamodb.types import TypeDeserializer
+from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 from botocore.exceptions import ClientError
 
-_table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+_resource = boto3.resource("dynamodb")
+_table = _resource.Table(os.environ["TABLE_NAME"])
+_receipts = _resource.Table(os.environ["RECEIPTS_TABLE"])
+_client = boto3.client("dynamodb")
+_typed = TypeSerializer().serialize
 _plain = TypeDeserializer().deserialize
-_sns = boto3.client("sns")
-
-LEASE_MS = 5_000
-"""Longer than one run may take, shorter than all deliveries of a message together."""
 
 
 def parse(body: str) -> dict[str, Any]:
@@ -38,48 +36,17 @@ def parse(body: str) -> dict[str, Any]:
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     order = parse(event["Records"][0]["body"])
-    if not store_once(order | {"phase": "DONE"}):
+    if not store_once(order):
         return answer(order, False)  # the one that stored it may have died on the next line
-    send_receipt(order)
+    _receipts.put_item(Item=order)
     return answer(order, True)
 
 
 def correct(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The claim has an owner and ends by itself; only its owner completes it."""
+    """The receipt is stored with the order, in one transaction."""
     order = parse(event["Records"][0]["body"])
-    me, now_ms = uuid.uuid4().hex, time.time_ns() // 1_000_000
-    claim = {"phase": "CLAIMED", "claimed_by": me, "lease_until": now_ms + LEASE_MS}
-    try:
-        _table.put_item(
-            Item=order | claim,
-            ConditionExpression="attribute_not_exists(id) OR "
-            "(phase = :claimed AND lease_until < :now AND quantity = :quantity)",
-            ExpressionAttributeValues={
-                ":claimed": "CLAIMED",
-                ":now": now_ms,
-                ":quantity": order["quantity"],
-            },
-            ReturnValuesOnConditionCheckFailure="ALL_OLD",
-        )
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
-            raise
-        stored = {name: _plain(value) for name, value in error.response["Item"].items()}
-        if stored["quantity"] != order["quantity"]:
-            raise ValueError(f"order {order['id']} is stored with other details") from error
-        if stored["phase"] == "DONE":
-            return answer(order, False)
-        # An earlier attempt of this very call, whose reply was lost, may have claimed it.
-        if stored["claimed_by"] != me:
-            raise RuntimeError("in progress elsewhere, to be tried again") from error
-    send_receipt(order)
-    _table.update_item(
-        Key={"id": order["id"]},
-        UpdateExpression="SET phase = :done",
-        ConditionExpression="claimed_by = :me",
-        ExpressionAttributeValues={":done": "DONE", ":me": me},
-    )
-    return answer(order, True)
+    put = {"TableName": os.environ["RECEIPTS_TABLE"], "Item": typed(order)}
+    return answer(order, one_transaction(order, [{"Put": put}]))
 
 
 def answer(order: dict[str, Any], new: bool) -> dict[str, Any]:
@@ -107,5 +74,29 @@ def store_once(order: dict[str, Any]) -> bool:
     return True
 
 
-def send_receipt(order: dict[str, Any]) -> None:
-    _sns.publish(TopicArn=os.environ["RECEIPTS_TOPIC"], Message=json.dumps(order))
+def one_transaction(order: dict[str, Any], others: list[dict[str, Any]]) -> bool:
+    """Insert the order together with what follows from it; False for a copy.
+
+    :raises ValueError: it is there with other details.
+    """
+    put = {
+        "TableName": os.environ["TABLE_NAME"],
+        "Item": typed(order),
+        "ConditionExpression": "attribute_not_exists(id)",
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    try:
+        _client.transact_write_items(TransactItems=[{"Put": put}, *others])
+    except ClientError as error:
+        reasons = error.response.get("CancellationReasons", [])
+        if {reason["Code"] for reason in reasons} - {"None"} != {"ConditionalCheckFailed"}:
+            raise
+        stored = {name: _plain(value) for name, value in reasons[0]["Item"].items()}
+        if any(stored.get(name) != order[name] for name in order):
+            raise ValueError(f"order {order['id']} is stored with other details") from error
+        return False
+    return True
+
+
+def typed(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: _typed(value) for name, value in item.items()}

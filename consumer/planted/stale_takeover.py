@@ -1,7 +1,7 @@
 """Planted bug (CLAIM): an abandoned claim is taken over on the word of an earlier read.
 
-Two copies read the same expired claim, and both take it: the second write does not ask
-whether the claim is still the one that was read.
+Two copies read the same expired claim, and both take it and complete it: no write after the
+read asks whether the claim is still the one that was read.
 
 Reports: L7 aws-powertools/powertools-lambda-typescript#5714.
 """
@@ -13,12 +13,13 @@ import uuid
 from typing import Any
 
 import boto3
-from boto3.dynamodb.types import TypeDeserializer
+from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 from botocore.exceptions import ClientError
 
 _table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+_client = boto3.client("dynamodb")
+_typed = TypeSerializer().serialize
 _plain = TypeDeserializer().deserialize
-_sns = boto3.client("sns")
 
 LEASE_MS = 3_000
 """Longer than one run may take, shorter than all deliveries of a message together."""
@@ -41,7 +42,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 def correct(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The takeover asks for the very claim that was read."""
+    """Every write asks for the very claim that it rests on."""
     order = parse(event["Records"][0]["body"])
     return work(order, guarded=True)
 
@@ -61,13 +62,7 @@ def work(order: dict[str, Any], *, guarded: bool) -> dict[str, Any]:
             take_over(claim, stored["claimed_by"])
         else:
             _table.put_item(Item=claim)
-    send_receipt(order)
-    _table.update_item(
-        Key={"id": order["id"]},
-        UpdateExpression="SET phase = :done",
-        ConditionExpression="claimed_by = :me",
-        ExpressionAttributeValues={":done": "DONE", ":me": me},
-    )
+    complete(order, me if guarded else None)
     return answer(order, True)
 
 
@@ -104,5 +99,20 @@ def answer(order: dict[str, Any], new: bool) -> dict[str, Any]:
     return {"id": order["id"], "processed": new, "duplicate": not new}
 
 
-def send_receipt(order: dict[str, Any]) -> None:
-    _sns.publish(TopicArn=os.environ["RECEIPTS_TOPIC"], Message=json.dumps(order))
+def complete(order: dict[str, Any], owner: str | None) -> None:
+    """Send the receipt and call the order done, in one transaction."""
+    done = {
+        "TableName": os.environ["TABLE_NAME"],
+        "Key": typed({"id": order["id"]}),
+        "UpdateExpression": "SET phase = :done",
+        "ExpressionAttributeValues": typed({":done": "DONE"}),
+    }
+    if owner is not None:
+        done["ConditionExpression"] = "claimed_by = :owner"
+        done["ExpressionAttributeValues"] = typed({":done": "DONE", ":owner": owner})
+    receipt = {"TableName": os.environ["RECEIPTS_TABLE"], "Item": typed(order)}
+    _client.transact_write_items(TransactItems=[{"Update": done}, {"Put": receipt}])
+
+
+def typed(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: _typed(value) for name, value in item.items()}

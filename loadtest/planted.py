@@ -137,6 +137,7 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.GUARD,
         ("G1", "G2", "G10"),
         ("overwrite", "conflict-acknowledged"),
+        explore=Smallest(2),
     ),
     Planted("wrong_attribute", BugKind.GUARD, ("G5", "G6"), ("overwrite",), explore=Smallest(2)),
     Planted(

@@ -21,15 +21,10 @@ from loadtest import __version__
 from loadtest.config import FaultFlags, load_settings
 from loadtest.doctor import Level, examine, examine_queue, examine_run
 from loadtest.event_loop import run_in_loop
-from loadtest.explore.command import (
-    Place,
-    Stop,
-    asked_for,
-    load_schedule,
-    run_explore,
-    run_replay,
-)
+from loadtest.explore.asked import Place, asked_for
+from loadtest.explore.command import Stop, run_explore, run_replay
 from loadtest.explore.outcome import Exploration
+from loadtest.explore.saved import load_schedule
 from loadtest.explore.telling import Telling, print_outcome
 from loadtest.fault_rules import faults_json
 from loadtest.lab import walk

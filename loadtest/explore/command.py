@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
-import re
 import signal
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,131 +18,28 @@ from analysis.schedules import explore_page, schedule_svg
 from analysis.store import open_evidence
 from analysis.verdict import judge, write_verdict
 from consumer.clock import Clock, HostClock
-from loadtest import __version__
 from loadtest.config import Settings, load_settings
 from loadtest.event_loop import run_in_loop
-from loadtest.explore import ladder
+from loadtest.explore.asked import DEFAULT_BUDGET_S, Asked, Place, asked_for, asked_json
 from loadtest.explore.drawing import draw, schedules_differ, step_name
 from loadtest.explore.ladder import Rung, guarantee
 from loadtest.explore.memo import Covered
-from loadtest.explore.model import Fault, NondeterministicError, Schedule
+from loadtest.explore.model import NondeterministicError, Schedule
 from loadtest.explore.outcome import Exploration, Played, outcome_json, outcome_page
+from loadtest.explore.saved import Saved, origin_of, with_names
 from loadtest.explore.schedule import (
-    Origin,
     fewest_switches,
     follow,
     nearest_passing,
-    read,
     write,
 )
 from loadtest.explore.session import Effort, Explored, Judged, Session
-from loadtest.explore.session import Rung as World
+from loadtest.explore.session import Rung as SessionRung
 from loadtest.explore.telling import Telling
-from loadtest.explore.world import Bounds
 from loadtest.run import new_run_dir
 from loadtest.stage import check_endpoint
 
-MOST_COPIES = 4
-MOST_FAULTS = 3
-DEFAULT_BUDGET_S = 60.0
-_LADDER = (MOST_COPIES, 1)
-"""How far the ladder goes when no number is given."""
 _SHOW_EVERY_S = 0.25
-
-KINDS: Mapping[str, tuple[Fault, ...]] = {
-    "crash": (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_BEFORE_ANSWER),
-    "timeout": (Fault.TIMEOUT,),
-    "lost-reply": (Fault.LOST_REPLY,),
-    "throttle": (Fault.THROTTLE,),
-    "stale-read": (Fault.STALE_READ,),
-    "redeliver": (Fault.REDELIVER,),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be explored."""
-
-    rungs: tuple[Rung, ...]
-    kinds: tuple[Fault, ...] = tuple(Fault)
-    orders: int = 1
-    conflict: bool = False
-    budget_s: float = DEFAULT_BUDGET_S  # after start-up
-    seed: int = 1
-
-    @property
-    def copies(self) -> int:
-        return max(rung.copies for rung in self.rungs)
-
-    @property
-    def of(self) -> str:
-        text = "one order" if self.orders == 1 else "two orders"
-        return f"{text}, one of them with other details" if self.conflict else text
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an exploration runs, and where it leaves what it found."""
-
-    endpoint_url: str | None
-    out: Path
-    config: Path | None
-    command: str
-    cwd: Path
-    clock: Clock
-
-
-# --- what was asked ---------------------------------------------------------------------
-
-
-def asked_for(
-    *,
-    copies: int | None = None,
-    faults: int | None = None,
-    orders: int = 1,
-    conflict: bool = False,
-    kinds: Sequence[str] | None = None,
-    budget: str | float = DEFAULT_BUDGET_S,
-    seed: int = 1,
-) -> Asked:
-    """
-    :raises UsageError: for a number out of range, an unknown kind, or a time that is none.
-    """
-    for name, value, least, most in (
-        ("copies", copies, 1, MOST_COPIES),
-        ("faults", faults, 0, MOST_FAULTS),
-        ("orders", orders, 1, 2),
-    ):
-        if value is not None and not least <= value <= most:
-            raise UsageError(f"--{name}: must be from {least} to {most} (got {value}).")
-    one = 2 if copies is None else copies
-    if copies is None and faults is None:
-        rungs = tuple(ladder.rungs(*_LADDER))
-    else:
-        rungs = (Rung(one, faults or 0),)
-    if (conflict or orders > 1) and copies == 1:
-        raise UsageError("--copies: a conflict, or a second order, needs at least 2 messages.")
-    return Asked(rungs, _kinds(kinds), orders, conflict, _seconds(budget), seed)
-
-
-def _kinds(names: Sequence[str] | None) -> tuple[Fault, ...]:
-    if names is None:
-        return tuple(Fault)
-    unknown = [name for name in names if name not in KINDS]
-    if unknown or not names:
-        raise UsageError(
-            f"--kinds: there is no kind {', '.join(map(repr, unknown)) or 'without a name'}. "
-            f"There are: {', '.join(KINDS)}."
-        )
-    chosen = {fault for name in names for fault in KINDS[name]}
-    return tuple(fault for fault in Fault if fault in chosen)
-
-
-def _seconds(text: str | float) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(text))
-    if match is None:
-        raise UsageError(f"--budget: {text!r} is no time. Write it as 60s, 90, 2m or 1h.")
-    return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
 # --- exploring --------------------------------------------------------------------------
@@ -262,7 +156,7 @@ def _finish(
         outcome = run_in_loop(work)
     finally:
         telling.close()
-    told = _asked_json(settings, asked)
+    told = asked_json(settings, asked)
     _save(outcome.run_dir / "explore.json", outcome_json(outcome, told))
     _save(outcome.run_dir / "report.html", explore_page(outcome_page(outcome, told)))
     if outcome.played is not None:
@@ -287,20 +181,22 @@ async def _explore(
             start_up_s = opened.elapsed_s
             spent = _Spent(asked.budget_s, place.clock)
             for rung in asked.rungs:
-                world = World(rung.copies, rung.faults, asked.kinds)
+                bounded = SessionRung(rung.copies, rung.faults, asked.kinds)
                 watch = _Watch(rung, session, stop, place.clock, telling, spent)
                 explored = await session.explore(
-                    world, out_of_time=watch.out_of_time, on_progress=watch.on_progress
+                    bounded, out_of_time=watch.out_of_time, on_progress=watch.on_progress
                 )
                 done.append(explored)
                 telling.ended(rung, explored)
-                if explored.failure is not None:
+                if explored.failure is not None and explored.reason is None:
                     telling.phase("confirming")
-                    found = await _confirm(session, world, explored.failure)
+                    found = await _confirm(session, bounded, explored.failure)
                     if isinstance(found, str):
                         reasons.append(found)
                     else:
-                        played = await _told(session, world, found, settings, asked, place, run_dir)
+                        played = await _told(
+                            session, bounded, found, settings, asked, place, run_dir
+                        )
                     break
                 if not explored.is_clean:
                     reasons.append(_why_not(rung, explored, asked, stop))
@@ -394,11 +290,11 @@ def _why_not(rung: Rung, explored: Explored, asked: Asked, stop: Stop) -> str:
 # --- a failure --------------------------------------------------------------------------
 
 
-async def _confirm(session: Session, world: World, found: Judged) -> Judged | str:
+async def _confirm(session: Session, bounded: SessionRung, found: Judged) -> Judged | str:
     """The failure with the fewest switches that was carried out twice with the same findings; or
     why there is none."""
-    for schedule in await _candidates(session, world, found.schedule):
-        agreed = await _twice(session, schedule, world.copies)
+    for schedule in await _candidates(session, bounded, found.schedule):
+        agreed = await _twice(session, schedule, bounded.copies)
         if isinstance(agreed, Judged) and _same(agreed.findings) == _same(found.findings):
             return agreed
     return (
@@ -409,9 +305,9 @@ async def _confirm(session: Session, world: World, found: Judged) -> Judged | st
     )
 
 
-async def _candidates(session: Session, world: World, schedule: Schedule) -> list[Schedule]:
+async def _candidates(session: Session, bounded: SessionRung, schedule: Schedule) -> list[Schedule]:
     try:
-        steps, _ = await follow(session.world(world), schedule)
+        steps, _ = await follow(session.world(bounded), schedule)
     except (UsageError, NondeterministicError):
         return [schedule]
     return list(dict.fromkeys((fewest_switches(steps), schedule)))
@@ -439,7 +335,7 @@ def _kinds_of(findings: Sequence[Finding]) -> dict[str, int]:
 
 async def _told(
     session: Session,
-    world: World,
+    bounded: SessionRung,
     found: Judged,
     settings: Settings,
     asked: Asked,
@@ -448,8 +344,9 @@ async def _told(
 ) -> Played:
     """A confirmed failure with its drawing, its file, and the nearest schedule that passes."""
     file = run_dir / "schedule.txt"
-    states = session.world(world)
-    _save(file, write(_origin(settings, asked, place, states.bounds), found.schedule))
+    states = session.world(bounded)
+    general = with_names(found.schedule, {real: name for name, real in session.own_names.items()})
+    _save(file, write(origin_of(settings, asked, place, states.bounds), general))
     race: tuple[int, int] | None = None
     difference, passing_schedule = None, None
     with contextlib.suppress(UsageError, NondeterministicError):
@@ -457,7 +354,7 @@ async def _told(
             states, found.schedule, lambda state: not states.suspicions(state)
         )
         if passing is not None:
-            (live,) = await session.play([passing.schedule], world.copies)
+            (live,) = await session.play([passing.schedule], bounded.copies)
             if live.not_followed is None and not live.findings:
                 race, passing_schedule = passing.race, passing.schedule
                 difference = schedules_differ(
@@ -498,112 +395,7 @@ def _save(path: Path, text: str) -> None:
         ) from error
 
 
-def _asked_json(settings: Settings, asked: Asked) -> dict[str, Any]:
-    return {
-        "handler": settings.handler.handler,
-        "code": str(settings.handler.code),
-        "rungs": [[rung.copies, rung.faults] for rung in asked.rungs],
-        "kinds": list(asked.kinds),
-        "orders": asked.orders,
-        "conflict": asked.conflict,
-        "budget_s": asked.budget_s,
-        "seed": asked.seed,
-        "tool": __version__,
-    }
-
-
-# --- a saved schedule -------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A schedule from its file, and what it is carried out with."""
-
-    file: Path
-    settings: Settings
-    asked: Asked
-    schedule: Schedule
-    changed: tuple[str, ...]  # what is not as it was; it may fit all the same
-
-
-def load_schedule(
-    file: Path, *, code: Path | None, handler: str | None, config: Path | None, cwd: Path
-) -> Saved:
-    """Read a saved schedule, and check that it is one of this handler and configuration.
-
-    Handler, code and configuration are the file's own unless they are named. Other code, or
-    another version of the tool, is no reason to refuse it: whether it still fits is seen when
-    it is carried out. Other settings are one, as they make other messages.
-
-    :raises UsageError: it cannot be read, or is of other settings.
-    """
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(f"--replay: {file} cannot be read: {reason}.") from error
-    origin, schedule = read(text, str(file))
-    world = _world(origin.world, file)
-    if handler is not None and handler != origin.handler:
-        raise UsageError(
-            f"--replay: {file} is a schedule of {origin.handler}, not of {handler}. Leave "
-            "--handler out, or explore again."
-        )
-    named = world["config"]
-    settings = load_settings(
-        config if config is not None or named is None else Path(named),
-        {"handler.code": code or Path(world["code"]), "handler.handler": origin.handler},
-        cwd,
-    )
-    if _settings_digest(settings) != world["settings"]:
-        raise UsageError(
-            f"--replay: {file} was made with other settings of order, tables, queue, results, "
-            f"effects or timeout{_by(origin)}, and would now meet other messages. Name the "
-            "configuration it was made with (--config), or explore again."
-        )
-    changed = []
-    if code_digest(settings.handler.code) != origin.code:
-        changed.append(f"the code in {settings.handler.code} has changed since")
-    if origin.tool != __version__:
-        changed.append(f"it was made by version {origin.tool}, and this is {__version__}")
-    bounds = origin.bounds
-    asked = Asked(
-        (Rung(len(bounds.bodies), bounds.faults),),
-        tuple(bounds.limits),
-        world["orders"],
-        world["conflict"],
-        seed=world["seed"],
-    )
-    return Saved(file, settings, asked, schedule, tuple(changed))
-
-
-def _by(origin: Origin) -> str:
-    return "" if origin.tool == __version__ else f", or by another version ({origin.tool})"
-
-
-_WORLD: Mapping[str, type | tuple[type, ...]] = {
-    "code": str,
-    "config": (str, type(None)),
-    "orders": int,
-    "conflict": bool,
-    "seed": int,
-    "settings": str,
-}
-
-
-def _world(text: str, file: Path) -> dict[str, Any]:
-    try:
-        world = json.loads(text)
-    except ValueError:
-        world = None
-    if not isinstance(world, dict) or not all(
-        name in world and isinstance(world[name], kind) for name, kind in _WORLD.items()
-    ):
-        raise UsageError(
-            f"--replay: {file}: 'world' must be JSON with {', '.join(_WORLD)}. Was the file "
-            "changed by hand?"
-        )
-    return world
+# --- carrying out a saved one -------------------------------------------------------------------
 
 
 def run_replay(
@@ -636,7 +428,8 @@ async def _replay(saved: Saved, place: Place, telling: Telling, stop: Stop) -> E
             stop.opening = False
             start_up_s = spent.elapsed_s
             telling.phase("carrying it out twice")
-            found = await _twice(session, saved.schedule, asked.copies)
+            schedule = with_names(saved.schedule, session.own_names)
+            found = await _twice(session, schedule, asked.copies)
             seconds, effort = spent.elapsed_s - start_up_s, session.effort()
     except asyncio.CancelledError:
         if not stop.asked:
@@ -666,58 +459,6 @@ async def _replay(saved: Saved, place: Place, telling: Telling, stop: Stop) -> E
         seconds=seconds,
         start_up_s=start_up_s,
     )
-
-
-# --- the origin of a schedule -----------------------------------------------------------
-
-
-def _origin(settings: Settings, asked: Asked, place: Place, bounds: Bounds) -> Origin:
-    world = {
-        "code": _shown(settings.handler.code, place.cwd),
-        "config": None if place.config is None else str(place.config),
-        "orders": asked.orders,
-        "conflict": asked.conflict,
-        "seed": asked.seed,
-        "settings": _settings_digest(settings),
-    }
-    return Origin(
-        settings.handler.handler,
-        code_digest(settings.handler.code),
-        __version__,
-        bounds,
-        json.dumps(world),
-    )
-
-
-def _shown(path: Path, cwd: Path) -> str:
-    full = (cwd / path).resolve()
-    return str(full.relative_to(cwd)) if full.is_relative_to(cwd) else str(full)
-
-
-def code_digest(code: Path) -> str:
-    """Of the Python files of a folder, hidden folders left out."""
-    digest = hashlib.sha256()
-    files = [path for path in code.rglob("*.py") if path.is_file()]
-    names = {path.relative_to(code).as_posix(): path for path in files}
-    for name, path in sorted(names.items()):
-        if any(part.startswith(".") for part in name.split("/")):
-            continue
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
-    return f"sha256:{digest.hexdigest()}"
-
-
-def _settings_digest(settings: Settings) -> str:
-    """Of what the messages, the store and the judgement rest on."""
-    told = (
-        settings.order,
-        settings.tables,
-        settings.queue,
-        settings.result,
-        settings.effects,
-        settings.handler.timeout_s,
-    )
-    return f"sha256:{hashlib.sha256(repr(told).encode()).hexdigest()}"
 
 
 # --- for tests --------------------------------------------------------------------------

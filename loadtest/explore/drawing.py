@@ -148,7 +148,7 @@ def _end(choice: Choice, lane: Lane | None, which: str) -> tuple[str, str, str, 
         return "?", "end", "ack", f"ends{which}{fault}"
     sign, acked = _ACKS[lane.ack]
     if lane.error is not None:
-        how = visible(lane.error)
+        how = lane.error.partition("\\n")[0]  # made visible already
     else:
         how = f"reports {lane.result}" if lane.result else f"{lane.outcome}"
     return sign, f"ack-{lane.ack.value}", "ack", f"{how}, {acked}{which}{fault}"

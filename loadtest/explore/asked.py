@@ -1,0 +1,130 @@
+"""What is to be explored, and where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import UsageError
+from consumer.clock import Clock
+from loadtest import __version__
+from loadtest.config import Settings
+from loadtest.explore import ladder
+from loadtest.explore.ladder import Rung
+from loadtest.explore.model import Fault
+
+MOST_COPIES = 4
+MOST_FAULTS = 3
+DEFAULT_BUDGET_S = 60.0
+_LADDER = (MOST_COPIES, 1)
+"""How far the ladder goes when no number is given."""
+
+KINDS: Mapping[str, tuple[Fault, ...]] = {
+    "crash": (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_BEFORE_ANSWER),
+    "timeout": (Fault.TIMEOUT,),
+    "lost-reply": (Fault.LOST_REPLY,),
+    "throttle": (Fault.THROTTLE,),
+    "stale-read": (Fault.STALE_READ,),
+    "redeliver": (Fault.REDELIVER,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be explored."""
+
+    rungs: tuple[Rung, ...]
+    kinds: tuple[Fault, ...] = tuple(Fault)
+    orders: int = 1
+    conflict: bool = False
+    budget_s: float = DEFAULT_BUDGET_S  # after start-up
+    seed: int = 1
+
+    @property
+    def copies(self) -> int:
+        return max(rung.copies for rung in self.rungs)
+
+    @property
+    def of(self) -> str:
+        text = "one order" if self.orders == 1 else "two orders"
+        return f"{text}, one of them with other details" if self.conflict else text
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an exploration runs, and where it leaves what it found."""
+
+    endpoint_url: str | None
+    out: Path
+    config: Path | None
+    command: str
+    cwd: Path
+    clock: Clock
+
+
+def asked_for(
+    *,
+    copies: int | None = None,
+    faults: int | None = None,
+    orders: int = 1,
+    conflict: bool = False,
+    kinds: Sequence[str] | None = None,
+    budget: str | float = DEFAULT_BUDGET_S,
+    seed: int = 1,
+) -> Asked:
+    """
+    :raises UsageError: for a number out of range, an unknown kind, or a time that is none.
+    """
+    for name, value, least, most in (
+        ("copies", copies, 1, MOST_COPIES),
+        ("faults", faults, 0, MOST_FAULTS),
+        ("orders", orders, 1, 2),
+    ):
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"--{name}: must be from {least} to {most} (got {value}).")
+    one = 2 if copies is None else copies
+    if copies is None and faults is None:
+        rungs = tuple(ladder.rungs(*_LADDER))
+    else:
+        rungs = (Rung(one, faults or 0),)
+    if (conflict or orders > 1) and copies == 1:
+        raise UsageError("--copies: a conflict, or a second order, needs at least 2 messages.")
+    return Asked(rungs, _kinds(kinds), orders, conflict, _seconds(budget), seed)
+
+
+def _kinds(names: Sequence[str] | None) -> tuple[Fault, ...]:
+    if names is None:
+        return tuple(Fault)
+    unknown = [name for name in names if name not in KINDS]
+    if unknown or not names:
+        raise UsageError(
+            f"--kinds: there is no kind {', '.join(map(repr, unknown)) or 'without a name'}. "
+            f"There are: {', '.join(KINDS)}."
+        )
+    chosen = {fault for name in names for fault in KINDS[name]}
+    return tuple(fault for fault in Fault if fault in chosen)
+
+
+def _seconds(text: str | float) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(text))
+    if match is None:
+        raise UsageError(f"--budget: {text!r} is no time. Write it as 60s, 90, 2m or 1h.")
+    return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+
+
+def asked_json(settings: Settings, asked: Asked) -> dict[str, Any]:
+    """As it stands in ``explore.json``."""
+    return {
+        "handler": settings.handler.handler,
+        "code": str(settings.handler.code),
+        "rungs": [[rung.copies, rung.faults] for rung in asked.rungs],
+        "kinds": list(asked.kinds),
+        "orders": asked.orders,
+        "conflict": asked.conflict,
+        "budget_s": asked.budget_s,
+        "seed": asked.seed,
+        "tool": __version__,
+    }

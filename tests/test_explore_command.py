@@ -1,0 +1,264 @@
+"""``loadtest explore`` as a user has it: real processes, the real store, files, exit codes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import textwrap
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import consumer
+from analysis.errors import UsageError
+from loadtest.explore import explore
+from tests.cli import Ended, loadtest, processes_of, read_until, started
+
+PLANTED = Path(consumer.__file__).parent / "planted"
+RACY = (PLANTED / "read_then_write.py").read_text()
+
+IDLE = "def handler(event, context): return {}\n"
+BY_PROCESS = """
+    import json, os, boto3
+    table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+    def handler(event, context):
+        order = json.loads(event["Records"][0]["body"])
+        table.get_item(Key={"id": order["id"]}, ConsistentRead=True)
+        table.put_item(Item=order | {"process": os.getpid()})
+    """
+CLAIMS = """
+    import json, os, boto3
+    table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+    new = "attribute_not_exists(id)"
+    def handler(event, context):
+        order = json.loads(event["Records"][0]["body"])
+        table.put_item(Item={"id": order["id"]}, ConditionExpression=new)
+        table.put_item(Item=order)
+    """
+
+
+def write_handler(directory: Path, text: str) -> None:
+    (directory / "src").mkdir(exist_ok=True)
+    (directory / "src" / "app.py").write_text(textwrap.dedent(text))
+
+
+def explored(directory: Path, url: str, *arguments: str) -> Ended:
+    own = ("--code", "src", "--handler", "app.handler") if (directory / "src").exists() else ()
+    return loadtest("explore", "--endpoint-url", url, *own, *arguments, cwd=directory)
+
+
+def only_run(directory: Path) -> Path:
+    (run,) = (directory / "runs").iterdir()
+    return run
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((run / "explore.json").read_text())
+    return told
+
+
+def test_a_race_of_two_copies_is_found_drawn_saved_and_replayed(
+    tmp_path: Path, emulator_url: str
+) -> None:
+    write_handler(tmp_path, RACY)
+    found = explored(tmp_path, emulator_url, "--copies", "2")
+    assert found.code == 1, found.said
+    run = only_run(tmp_path)
+    file = run.relative_to(tmp_path) / "schedule.txt"
+    for part in (
+        "copy 1: order",
+        "copy 2: a copy of order",
+        "Racing: step 2 (copy 2, GetItem) and step 3 (copy 1, PutItem).",
+        "so that step 3 comes before step 2",
+        "without a condition: accepted, no item ->",
+        "overwrite (1)",
+        "So: B replaced the order that A had stored",
+        f"loadtest explore --replay {file}",
+    ):
+        assert part in found.said, part
+    lanes = [line[4:20].rstrip() for line in found.out.splitlines() if line[2:3].isdigit()]
+    assert lanes[:6] == ["r", "|       r", "+       |", "d       |", "        +", "        d"]
+
+    told = result_of(run)
+    assert (told["verdict"], told["exit_code"]) == ("FAIL", 1)
+    assert [finding["kind"] for finding in told["findings"]] == ["overwrite"]
+    assert told["schedule"]["switches"] == 3
+    assert told["effort"]["live_schedules"] <= 4
+    assert len(told["schedule"]["passing_steps"]) == 5
+
+    picture = ET.fromstring((run / "schedule.svg").read_text())
+    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+    page = (run / "report.html").read_text()
+    assert "FAIL" in page
+    assert "racing" in page
+    assert "So: B replaced" in page
+
+    again = loadtest(
+        *("explore", "--replay", file, "--endpoint-url", emulator_url, "--json"), cwd=tmp_path
+    )
+    assert again.code == 1, again.said
+    replayed = json.loads(again.out)
+    assert [finding["kind"] for finding in replayed["findings"]] == ["overwrite"]
+    assert replayed["schedule"]["steps"][1].startswith("copy 2: dynamodb:GetItem")
+
+    # What the handler does now is another thing, and the file says where it stops to fit.
+    write_handler(tmp_path, (Path(consumer.__file__).parent / "app.py").read_text())
+    changed = loadtest("explore", "--replay", file, "--endpoint-url", emulator_url, cwd=tmp_path)
+    assert changed.code == 3
+    assert "step 1, copy 1, receive 1: expected dynamodb:GetItem" in changed.said
+    assert "got dynamodb:PutItem" in changed.said
+    assert "the code in" in changed.said
+
+
+def test_a_schedule_that_still_fits_changed_code_is_judged(
+    tmp_path: Path, emulator_url: str
+) -> None:
+    write_handler(tmp_path, CLAIMS)
+    arguments = ("--copies", "1", "--faults", "1", "--kinds", "crash")
+    found = explored(tmp_path, emulator_url, *arguments)
+    assert found.code == 1, found.said
+    assert "the process is killed" in found.said
+    assert "receive 2, a visibility timeout later" in found.said
+    file = only_run(tmp_path) / "schedule.txt"
+    write_handler(tmp_path, f"# Tidied.\n{textwrap.dedent(CLAIMS)}")
+    again = loadtest("explore", "--replay", file, "--endpoint-url", emulator_url, cwd=tmp_path)
+    assert again.code == 1, again.said
+    assert "has changed since; whether it still fits" in again.said
+
+
+def test_the_reference_handler_gets_its_guarantee(tmp_path: Path, emulator_url: str) -> None:
+    clean = explored(tmp_path, emulator_url, "--copies", "2")
+    assert clean.code == 0, clean.said
+    run = only_run(tmp_path)
+    told = result_of(run)
+    assert told["guarantee"] in clean.said
+    assert told["guarantee"].startswith("2 copies of one order, no fault: 1 interleaving in ")
+    assert "none failed; not covered: more than 2 copies, any fault, " in told["guarantee"]
+    assert told["rungs"][0]["exhausted"] is True
+    assert told["guarantee"].partition(";")[0] in (run / "report.html").read_text()
+    assert processes_of(tmp_path) == []
+
+
+def test_a_spent_budget_is_no_pass(tmp_path: Path, emulator_url: str) -> None:
+    spent = explored(tmp_path, emulator_url, "--budget", "1ms", "--json")
+    assert spent.code == 3, spent.said
+    told = json.loads(spent.out)
+    assert told["verdict"] == "INCONCLUSIVE"
+    assert "the budget of 0.001 s was spent in 1 copy with no fault" in told["reasons"][0]
+    assert told == result_of(only_run(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (IDLE, "made no AWS call through the gateway"),
+        (BY_PROCESS, "copy 1, receive 1: call 2 differs between two runs"),
+    ],
+    ids=["idle", "by-process"],
+)
+def test_what_cannot_be_explored_is_inconclusive_and_says_why(
+    tmp_path: Path, emulator_url: str, handler: str, reason: str
+) -> None:
+    write_handler(tmp_path, handler)
+    ended = explored(tmp_path, emulator_url, "--copies", "2", "--quiet")
+    assert ended.code == 3
+    assert ended.said.startswith("INCONCLUSIVE")
+    assert reason in ended.said
+
+
+def test_a_handler_that_cannot_be_imported_ends_with_4(tmp_path: Path, emulator_url: str) -> None:
+    write_handler(tmp_path, "raise ValueError('no settings')\n")
+    ended = explored(tmp_path, emulator_url)
+    assert ended.code == 4
+    assert "ValueError: no settings" in ended.said
+
+
+HEAD = """\
+onceproof schedule, version 1
+handler: app.handler
+code: sha256:0
+tool: 0.1.0
+bodies: 1 1
+faults: 0
+kinds:
+max receive count: 3
+max calls: 40
+world: {world}
+
+copy 1 ends
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("hello\n", "is not a schedule"),
+        ("onceproof schedule, version 9\n", "is a schedule of version 9"),
+        (HEAD.replace("bodies: 1 1", "bodies: one"), "'bodies' has 'one'"),
+        (HEAD.replace("{world}", "nothing"), "'world' must be JSON with code, config, orders"),
+        (
+            HEAD.replace(
+                "{world}",
+                '{"code": ".", "config": null, "orders": 1, "conflict": false, "seed": 1, '
+                '"settings": "sha256:0"}',
+            ),
+            "was made with other settings",
+        ),
+    ],
+    ids=["foreign", "version", "bodies", "world", "settings"],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "schedule.txt").write_text(text)
+    ended = loadtest("explore", "--replay", "schedule.txt", cwd=tmp_path)
+    assert ended.code == 2
+    assert reason in ended.said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--copies", "5"), "--copies: must be from 1 to 4 (got 5)"),
+        (("--faults", "4"), "--faults: must be from 0 to 3"),
+        (("--kinds", "crash,fire"), "there is no kind 'fire'"),
+        (("--budget", "soon"), "'soon' is no time"),
+        (("--copies", "1", "--conflict"), "needs at least 2 messages"),
+        (("--replay", "nowhere.txt"), "nowhere.txt cannot be read: No such file"),
+    ],
+)
+def test_wrong_use_is_told(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
+    ended = loadtest("explore", *arguments, cwd=tmp_path)
+    assert ended.code == 2
+    assert reason in ended.said
+
+
+def test_ctrl_c_tells_what_was_covered(tmp_path: Path) -> None:
+    with started("explore", "--budget", "10m", cwd=tmp_path) as process:
+        said = read_until(process, "clean        1 copy with no fault")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 3, out + err
+    words = " ".join((said + out).split())
+    assert "INCONCLUSIVE interrupted in 1 copy with at most 1 fault" in words
+    assert "Covered before: 1 copy of one order, no fault: 1 interleaving" in words
+    assert processes_of(tmp_path) == []
+
+
+def test_a_test_can_explore(
+    tmp_path: Path, emulator_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_handler(tmp_path, RACY)
+    clean = explore(copies=2, out=tmp_path / "clean", endpoint_url=emulator_url)
+    clean.assert_clean()
+    assert not clean.failed
+    assert clean.guarantee.startswith("2 copies of one order, no fault")
+    racy = explore(handler="app.handler", code="src", copies=2, endpoint_url=emulator_url)
+    assert racy.failed
+    with pytest.raises(AssertionError) as error:
+        racy.assert_clean()
+    assert "copy 1  copy 2" in str(error.value)
+    assert f"loadtest explore --replay {racy.run_dir / 'schedule.txt'}" in str(error.value)
+    with pytest.raises(UsageError, match="copies"):
+        explore(copies=9)

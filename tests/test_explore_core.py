@@ -114,6 +114,7 @@ PLANTED: list[tuple[toys.Program, int, int, Sequence[Fault], FindingKind | None]
     (toys.stores_nothing, 1, 0, (), FindingKind.LOST_ORDER),
     (toys.stores_and_deletes, 1, 0, (), FindingKind.VANISHED_ORDER),
     (toys.stores_and_deletes, 2, 0, (), FindingKind.DOUBLE_ACCEPT),
+    (toys.writes_twice, 2, 1, CRASHES, None),
     (toys.keyed_by_copy, 2, 0, (), FindingKind.DOUBLE_ACCEPT),
     (toys.fails_on_duplicates, 1, 0, (), None),
     (toys.fails_on_duplicates, 2, 0, (), FindingKind.DUPLICATE_FAILED),
@@ -178,6 +179,55 @@ async def test_faults_are_bounded_together_and_by_kind() -> None:
     assert max(u.total() for u in used) == 2
     assert max(u[Fault.REDELIVER] for u in used) == 1
     assert max(u[Fault.THROTTLE] for u in used) == 2
+
+
+async def test_what_can_matter_no_more_is_forgotten() -> None:
+    kinds = (Fault.CRASH_AFTER, Fault.STALE_READ)
+    world = toys.world(toys.reads_what_is_stale, 2, 2, kinds=kinds)
+    for representative in (await memo.search(world)).representatives:
+        state = world.initial()
+        for choice in representative.schedule:
+            state = await world.after(state, choice)
+            assert not state.previous or state.used[0] < 2
+            going = {progress.run for copy in state.copies for progress in copy.live}
+            assert {run for _, run in state.authors} <= going
+
+
+async def test_a_fault_is_offered_only_where_it_makes_a_difference() -> None:
+    kinds = (Fault.REDELIVER, Fault.STALE_READ, Fault.CRASH_AFTER, Fault.LOST_REPLY)
+    world = toys.world(toys.reads_what_is_stale, 2, 3, kinds=kinds)
+    state, offered = world.initial(), Counter[Fault | None]()
+    rng = random.Random(4)
+    for _ in range(200):
+        choices = await world.choices(state)
+        if not choices:
+            state = world.initial()
+            continue
+        offered.update(c.fault for c in choices)
+        redelivered = Counter(c.copy for c in choices if c.fault is Fault.REDELIVER)
+        assert set(redelivered.values()) <= {1}
+        for choice in choices:
+            step = (await world.step(state, choice))[1]
+            if choice.fault is Fault.STALE_READ:
+                fresh = (await world.step(state, replace(choice, fault=None)))[1]
+                assert step.reply != fresh.reply
+            if choice.fault in (Fault.CRASH_AFTER, Fault.LOST_REPLY):
+                assert step.call is not None
+                assert step.call.writes
+        state = await world.after(state, rng.choice(choices))
+    assert set(kinds) <= set(offered)
+
+
+async def test_a_lost_reply_of_a_write_is_told_from_one_of_a_rejection() -> None:
+    world = toys.world(toys.conditional_put, 2, 1, kinds=(Fault.LOST_REPLY,))
+    covered = await memo.search(world)
+    lost = [
+        (settled.answers[0][1], settled.lost_writes)
+        for signature in signatures(covered)
+        for settled in signature.copies
+        if "l" in settled.answers[0][1]
+    ]
+    assert sorted(lost) == [("lr", ()), ("lr", (1,))]
 
 
 async def test_a_copy_that_keeps_failing_is_dead_lettered() -> None:
@@ -599,6 +649,29 @@ async def test_a_reordered_schedule_reaches_the_same_state() -> None:
                 best = min(map(schedule.switches, reorderings(steps)))
                 assert schedule.switches(fewest) == best, seed
     assert shorter > 15
+
+
+async def test_steps_that_do_not_depend_on_each_other_may_change_places() -> None:
+    changed = 0
+    for seed in range(600):
+        world = random_world(seed)
+        covered = await memo.search(world, out_of_time=stop_after(300))
+        for representative in covered.representatives[:8]:
+            steps, state = await schedule.follow(world, representative.schedule)
+            blocks: list[list[Step]] = []  # an end of a run stays behind what leads to it
+            for step in steps:
+                if step.choice.call is None and not step.first:
+                    blocks[-1].append(step)
+                else:
+                    blocks.append([step])
+            for n in range(1, len(blocks)):
+                if any(a.depends_on(b) for a in blocks[n - 1] for b in blocks[n]):
+                    continue
+                order = [*blocks[: n - 1], blocks[n], blocks[n - 1], *blocks[n + 1 :]]
+                _, same = await schedule.follow(world, (s.choice for b in order for s in b))
+                assert same == state, seed
+                changed += 1
+    assert changed > 500
 
 
 async def test_a_long_schedule_is_reordered_in_no_time() -> None:

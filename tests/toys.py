@@ -198,6 +198,14 @@ def stores_and_deletes(run: Run) -> Generator[Call, str, Answer]:
     return DONE
 
 
+def writes_twice(run: Run) -> Generator[Call, str, Answer]:
+    """Right: the second write is a step of the same work."""
+    if (yield insert(ORDER, "d")) == REJECTED:
+        return DUPLICATE
+    yield put(ORDER, "d")
+    return DONE
+
+
 def keyed_by_copy(run: Run) -> Generator[Call, str, Answer]:
     yield insert(f"{ORDER}/{run.copy}", "d")
     return DONE

@@ -79,6 +79,8 @@ class Zygote:
         self.pinned_clock = False
         """Whether runs can have a clock of their own. Where libfaketime is not installed,
         or does not work, they have the host's."""
+        self.shares_chance = False
+        """Whether the import has drawn ids or the like, which all runs then have in common."""
         self._spec = spec
         self._tmp = directory.absolute() / "tmp-explore"
         self._log_path = directory / "explore.log"
@@ -183,6 +185,7 @@ class Zygote:
                 "that has imported it, and threads do not survive that. Start them when the "
                 "first event comes, or test it with loadtest run."
             )
+        self.shares_chance = frame["chance"]
 
     def _failed(self, reason: str) -> HandlerError:
         return HandlerError(

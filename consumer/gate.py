@@ -59,6 +59,8 @@ class Gate:
     """The gate of one run. Make it inside a running event loop."""
 
     def __init__(self) -> None:
+        self.given_up = False
+        """Whether a client has waited too long and made its call once more."""
         self._held: WireCall | None = None
         self._let_go: asyncio.Future[Told | None] | None = None
         self._closed = False
@@ -78,7 +80,10 @@ class Gate:
         if self._closed:
             raise ConnectionError
         if self._held is not None:
-            self._parallel = ParallelCallsError(self._held, asked)
+            call_id = asked.subject.sdk_id
+            self.given_up = call_id is not None and call_id == self._held.subject.sdk_id
+            if not self.given_up:
+                self._parallel = ParallelCallsError(self._held, asked)
             self.close()
             raise ConnectionError
         self._held = asked

@@ -7,10 +7,11 @@ import, and may crash without taking more than itself along.
 The descriptor is a stream socket to the tester. Both sides send frames: four bytes of
 length, then a JSON object.
 
-To the tester, once: ``{"threads": n}``, how many the import has started, or
-``{"error_type": .., "body": ..}``. Then for each run ``{"run": n, "pid": ..}``, and in the
-end ``{"run": n, "status": .., "answer": ..}`` with its exit status (negative: the signal)
-and the answer that it had posted by then, if any.
+To the tester, once: ``{"threads": n, "chance": b}``, how many threads the import has
+started and whether it has drawn from ``os.urandom``, or ``{"error_type": .., "body": ..}``.
+Then for each run ``{"run": n, "pid": ..}``, and in the end ``{"run": n, "status": ..,
+"answer": ..}`` with its exit status (negative: the signal) and the answer that it had posted
+by then, if any.
 From the tester: ``{"run": n, ..}`` starts one (see :class:`_Job`), ``{"kill": n}`` kills it.
 The end of the stream means that the tester is gone: all runs are killed.
 
@@ -246,6 +247,19 @@ def _set_clock(time_s: float) -> None:
     os.environ["FAKETIME"] = f"{moment:%Y-%m-%d %H:%M:%S.%f}"
 
 
+def _watch_chance() -> list[int]:
+    """Sizes of what is drawn from ``os.urandom`` from now on, as it happens."""
+    drawn: list[int] = []
+    real = os.urandom
+
+    def draw(size: int, /) -> bytes:
+        drawn.append(size)
+        return real(size)
+
+    os.urandom = random._urandom = draw  # type: ignore[attr-defined]
+    return drawn
+
+
 def _sleep_in_clock() -> None:
     """Let sleeping move a clock that stands, and take no time. Done before the import, so
     that ``from time import sleep`` finds it."""
@@ -266,6 +280,7 @@ def main(code: str, handler_name: str, descriptor: int) -> None:
     runtime = _sibling("minimal_runtime")
     _sibling("bootstrap").arrange_path(code)
     _sleep_in_clock()
+    drawn = _watch_chance()
     sys.argv = [sys.argv[0], handler_name]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
@@ -274,7 +289,7 @@ def main(code: str, handler_name: str, descriptor: int) -> None:
         channel.send(error_type=error.error_type, body=error.body().decode())
         return
     zygote = _Zygote(channel, runtime, handler)
-    channel.send(threads=threading.active_count() - 1)
+    channel.send(threads=threading.active_count() - 1, chance=bool(drawn))
     zygote.serve()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import textwrap
 import uuid
@@ -21,7 +22,7 @@ from consumer import aws_wire
 from consumer.clock import HostClock
 from consumer.environment import HandlerSpec
 from consumer.explore_environment import Ended, Start, Zygote, next_step
-from consumer.gate import Door, Gate, Told, WireCall
+from consumer.gate import Door, Gate, ParallelCallsError, Told, WireCall
 from consumer.processes import Processes
 from consumer.runtime_api import Job
 from loadtest.config import Settings, settings_of
@@ -83,8 +84,10 @@ HANDLERS = {
     "idle": "def handler(event, context): return {}",
     "at_import": """
         import json, os, boto3
+        from uuid import uuid4
         table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
         table.get_item(Key={"id": "settings"})
+        owner = uuid4()
         def handler(event, context):
             order = json.loads(event["Records"][0]["body"])
             try:
@@ -241,6 +244,33 @@ async def test_when_the_process_of_the_import_is_gone_no_run_starts(tmp_path: Pa
         await one.run()
         with pytest.raises(HandlerError, match="from which its runs are forked has ended"):
             await one.run()
+
+
+async def test_a_call_that_is_made_once_more_is_no_parallel_call() -> None:
+    gate = Gate()
+
+    def call(sdk_id: str) -> WireCall:
+        subject = aws_wire.subject("POST", "/", {"amz-sdk-invocation-id": sdk_id}, b"")
+        return WireCall("POST", "/", {}, b"", subject)
+
+    held = asyncio.create_task(gate.hold(call("one")))
+    await gate.arrival()
+    with pytest.raises(ConnectionError):
+        await gate.hold(call("one"))
+    assert gate.given_up
+    with pytest.raises(ConnectionError):
+        await held
+
+    gate = Gate()
+    held = asyncio.create_task(gate.hold(call("one")))
+    await gate.arrival()
+    with pytest.raises(ConnectionError):
+        await gate.hold(call("other"))
+    assert not gate.given_up
+    with pytest.raises(ParallelCallsError):
+        gate.let_go(None)
+    with pytest.raises(ConnectionError):
+        await held
 
 
 # --- the store --------------------------------------------------------------------------
@@ -440,13 +470,14 @@ async def test_one_fault_and_one_copy_show_it(
     assert kind in kinds(found)
 
 
-async def test_a_call_of_the_import_leaves_no_connection_to_its_runs(
+async def test_calls_and_ids_of_the_import_are_not_taken_for_those_of_runs(
     tmp_path: Path, emulator_url: str
 ) -> None:
     settings = own(tmp_path, "at_import")
     async with session(settings, tmp_path, emulator_url) as one:
         explored = await one.explore(Rung(2, 0))
     assert explored.is_clean, (explored.reason, kinds(explored))
+    assert ["draws random values" in note for note in explored.notes] == [True]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import uuid
@@ -46,9 +45,8 @@ from loadtest.explore.requests import SERVICE, TOKEN, Place, Reader, Understood,
 from loadtest.explore.world import EFFECT, Stored
 from loadtest.plan import PlannedMessage
 
-_KEPT_RUNS = 6
-_KEPT_S = 0.5
-"""An SDK waits for a reply no longer than its read timeout; one of a second is not rare."""
+_KEPT_RUNS = 24
+"""Runs that stand at a call, at most, in the hope that the next question is about them."""
 _BATCH = 25  # of BatchWriteItem (API reference)
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "expect", "te"}
@@ -79,7 +77,6 @@ class _Going:
     fork: Fork
     gate: Gate
     door: Door
-    since: float  # time of the event loop
 
 
 class RealHandler:
@@ -122,7 +119,6 @@ class RealHandler:
         self._kept: OrderedDict[tuple[Run, History], _Going] = OrderedDict()
         self._free: list[Door] = []
         self._ports: dict[Door, int] = {}
-        self._loop = asyncio.get_running_loop()
 
     async def next(self, run: Run, history: History) -> Call | Answer:
         known = self._steps.get((run, history))
@@ -152,7 +148,7 @@ class RealHandler:
             LEARNING, run, self._messages[run.copy].body, self._ports[door]
         )
         self.runs += 1
-        going = _Going(self._zygote.fork(start), gate, door, 0.0)
+        going = _Going(self._zygote.fork(start), gate, door)
         return await self._go_on(going, run, history, None, keep=keep)
 
     async def _go_on(
@@ -228,13 +224,12 @@ class RealHandler:
         going = self._kept.pop((run, history), None)
         if going is None:
             return None
-        if going.fork.ended.done() or self._loop.time() - going.since > _KEPT_S:
+        if going.fork.ended.done() or going.gate.given_up:
             await self._end(going)
             return None
         return going
 
     async def _keep(self, going: _Going, run: Run, history: History) -> None:
-        going.since = self._loop.time()
         replaced = self._kept.pop((run, history), None)
         self._kept[run, history] = going
         if replaced is not None:

@@ -48,6 +48,9 @@ from loadtest.targets import LOCAL_CREDENTIALS, Endpoint
 _TOGETHER = 25
 """Schedules in one set of evidence: few enough that a check shows all its findings."""
 
+_ALARMS = 3
+"""Suspicious schedules that are played as soon as they are found, each in evidence of its own."""
+
 _AT_ONCE = 2
 """Schedules under way together: one run computes while another waits for the store."""
 
@@ -308,6 +311,8 @@ class Session:
         world = self.world(rung)
 
         async def fails(representative: Representative) -> bool:
+            if len(judged) >= _ALARMS:
+                return False  # suspicions have been wrong so far: the rest is judged together
             judged.extend(await self.play([representative.schedule], rung.copies))
             return bool(judged[-1].findings)
 
@@ -361,6 +366,11 @@ class Session:
                 "The handler's clock was the host's: a redelivery comes sooner, by that clock, "
                 "than the visibility timeout. For leases and deadlines: "
                 "pip install 'onceproof[clock]'."
+            )
+        if self._zygote.shares_chance:
+            notes.append(
+                "The import of the handler draws random values, an id perhaps. All runs have the "
+                "same ones here, as if one environment had made them all."
             )
         for text in sorted(self._handler.unpinned):
             notes.append(f"Ids or times in this call differ from run to run: {text[:200]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import textwrap
 import xml.etree.ElementTree as ET
@@ -223,7 +224,7 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, text: str, reason: 
         (("--faults", "4"), "--faults: must be from 0 to 3"),
         (("--kinds", "crash,fire"), "there is no kind 'fire'"),
         (("--budget", "soon"), "'soon' is no time"),
-        (("--copies", "1", "--conflict"), "needs at least 2 messages"),
+        (("--copies", "1", "--conflict"), "2 messages at least are needed"),
         (("--replay", "nowhere.txt"), "nowhere.txt cannot be read: No such file"),
     ],
 )
@@ -243,6 +244,17 @@ def test_ctrl_c_tells_what_was_covered(tmp_path: Path) -> None:
     assert "INCONCLUSIVE interrupted in 1 copy with at most 1 fault" in words
     assert "Covered before: 1 copy of one order, no fault: 1 interleaving" in words
     assert processes_of(tmp_path) == []
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    write_handler(tmp_path, (Path(consumer.__file__).parent / "app.py").read_text())
+    names: dict[str, Any] = {}
+    exec(example, names)
+    names["test_orders_are_processed_once"]()
+    assert result_of(only_run(tmp_path))["rungs"][0]["interleavings"] == 63
 
 
 def test_a_test_can_explore(

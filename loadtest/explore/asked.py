@@ -85,13 +85,16 @@ def asked_for(
     ):
         if value is not None and not least <= value <= most:
             raise UsageError(f"--{name}: must be from {least} to {most} (got {value}).")
-    one = 2 if copies is None else copies
+    least = orders + conflict  # messages
+    if copies is not None and copies < least:
+        raise UsageError(
+            f"--copies: {least} messages at least are needed for this (got {copies}): one of each "
+            "order, and one with other details."
+        )
     if copies is None and faults is None:
-        rungs = tuple(ladder.rungs(*_LADDER))
+        rungs = tuple(rung for rung in ladder.rungs(*_LADDER) if rung.copies >= least)
     else:
-        rungs = (Rung(one, faults or 0),)
-    if (conflict or orders > 1) and copies == 1:
-        raise UsageError("--copies: a conflict, or a second order, needs at least 2 messages.")
+        rungs = (Rung(max(2, least) if copies is None else copies, faults or 0),)
     return Asked(rungs, _kinds(kinds), orders, conflict, _seconds(budget), seed)
 
 

@@ -37,6 +37,8 @@ BASE_TIME_S = 1_767_225_600
 """What a handler's clock says in the first epoch: the beginning of 2026. The same in every
 exploration, so that times in requests are the same too."""
 
+_PATIENCE_S = 20.0
+
 
 class Cast:
     """
@@ -106,6 +108,13 @@ class Receives:
     seed: int
     clock: Clock
     pinned_clock: bool  # the handler's clock stands at a time given with each run
+
+    @property
+    def patience_s(self) -> float:
+        """How long a run may go without a call before it counts as timed out. Longer than
+        the function's timeout, which the handler sees on a clock of its own: a busy machine
+        must not end a run that would have gone on."""
+        return max(self.timeout_s, _PATIENCE_S)
 
     def message_id(self, performance: int, copy: int) -> str:
         return _uuid(self.seed, "message", performance, copy)

@@ -257,8 +257,8 @@ def _guarantee(done: Sequence[Explored], asked: Asked) -> str:
     }
     told = guarantee(clean, asked=asked.rungs, kinds=asked.kinds, of=asked.of)
     return (
-        f"{told.removesuffix('.')}, and what a process keeps from one run to the next (each run "
-        "is in a fresh process)."
+        f"{told.removesuffix('.')}, several messages in one event, and what a process keeps from "
+        "one run to the next (each run is in a fresh process)."
     )
 
 

@@ -65,10 +65,12 @@ def _rows(
     for position, choice in enumerate(schedule):
         run = choice.copy, choice.receive
         lane = runs.get((choice.copy + 1, choice.receive))
-        intro = ""
-        if run not in going and run not in again and choice.receive > 1:
-            intro = f"receive {choice.receive}, a visibility timeout later: "
+        starts_late = run not in going and run not in again and choice.receive > 1
         going.add(run)
+        intro = ""
+        if choice.receive > 1 or sum(copy == choice.copy for copy, _ in going) > 1:
+            later = ", a visibility timeout later" if starts_late else ""
+            intro = f"receive {choice.receive}{later}: "
         if choice.fault is Fault.REDELIVER:
             again.add((choice.copy, choice.receive + 1))
         is_let_go = choice.call is not None and choice.fault is not Fault.REDELIVER
@@ -103,14 +105,13 @@ def _rows(
 
 def _told(choice: Choice, lane: Lane | None, call: LaneCall | None) -> tuple[str, str, str, str]:
     """Sign, symbol, look and words of a step."""
-    which = f" (receive {choice.receive})" if choice.receive > 1 else ""
     if choice.call is None:
-        return _end(choice, lane, which)
+        return _end(choice, lane)
     if choice.fault is Fault.REDELIVER:
         text = f"received again while this run goes on: receive {choice.receive + 1} starts"
         return "%", "fault", "fault", text
     if call is None:
-        text = f"{operation(choice)}{which}{_fault(choice)}"
+        text = f"{operation(choice)}{_fault(choice)}"
         return (
             "%" if choice.fault else "?",
             "fault" if choice.fault else "mark-unknown",
@@ -142,16 +143,16 @@ def _fault(choice: Choice) -> str:
     return "" if choice.fault is None else f"  [{choice.fault}: {_FAULTS[choice.fault]}]"
 
 
-def _end(choice: Choice, lane: Lane | None, which: str) -> tuple[str, str, str, str]:
+def _end(choice: Choice, lane: Lane | None) -> tuple[str, str, str, str]:
     fault = _fault(choice)
     if lane is None or lane.ack is None:
-        return "?", "end", "ack", f"ends{which}{fault}"
+        return "?", "end", "ack", f"ends{fault}"
     sign, acked = _ACKS[lane.ack]
     if lane.error is not None:
         how = lane.error.partition("\\n")[0]  # made visible already
     else:
         how = f"reports {lane.result}" if lane.result else f"{lane.outcome}"
-    return sign, f"ack-{lane.ack.value}", "ack", f"{how}, {acked}{which}{fault}"
+    return sign, f"ack-{lane.ack.value}", "ack", f"{how}, {acked}{fault}"
 
 
 def _call(call: LaneCall) -> str:
@@ -209,9 +210,12 @@ def schedules_differ(
         return f"the same without the fault {taken.fault} at step {position + 1}"
     goes_on = "ends" if other.call is None else f"makes its {operation(other)}"
     fault = f" with the fault {other.fault}" if other.fault is not None else ""
-    text = f"the same up to step {position}, then copy {other.copy + 1} {goes_on}{fault}"
+    who = f"copy {other.copy + 1}"
+    if other.receive > 1:
+        who += f", receive {other.receive},"
+    text = f"the same up to step {position}, then {who} {goes_on}{fault}"
     if position == 0:
-        text = f"copy {other.copy + 1} {goes_on}{fault} first"
+        text = f"{who} {goes_on}{fault} first"
     if race is not None:
         first, second = race
         text += f", so that step {second + 1} comes before step {first + 1}"

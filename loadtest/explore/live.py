@@ -315,7 +315,7 @@ class Stagehand:
             await going.fork.kill()
             self._fail(copy, going, None)
             return
-        going.step = await next_step(going.gate, going.fork, self._receives.timeout_s)
+        going.step = await next_step(going.gate, going.fork, self._receives.patience_s)
         if choice.fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
             await going.fork.kill()  # it is dead already, or the fault could not reach it
             self._fail(copy, going, Ended(-9, None))
@@ -328,7 +328,7 @@ class Stagehand:
         waits = asyncio.create_task(struck.wait())
         either: list[asyncio.Future[Any]] = [waits, going.fork.ended]
         await asyncio.wait(
-            either, timeout=self._receives.timeout_s, return_when=asyncio.FIRST_COMPLETED
+            either, timeout=self._receives.patience_s, return_when=asyncio.FIRST_COMPLETED
         )
         waits.cancel()
 
@@ -443,7 +443,7 @@ class Stagehand:
         slot.current_invocation = invocation_id
         slot.fork = self._zygote.fork(start)
         going = copy.going[receive] = _Going(run, slot, slot.fork, gate, row, delivery_id)
-        going.step = await next_step(gate, slot.fork, self._receives.timeout_s)
+        going.step = await next_step(gate, slot.fork, self._receives.patience_s)
         return going
 
     def _deliver(

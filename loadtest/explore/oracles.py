@@ -41,8 +41,17 @@ from loadtest.explore.model import (
     Reply,
     Run,
 )
-from loadtest.explore.requests import SERVICE, TOKEN, Place, Reader, Understood, placed
-from loadtest.explore.world import EFFECT, Stored
+from loadtest.explore.requests import (
+    NO_TABLE,
+    SENT,
+    SERVICE,
+    TOKEN,
+    Place,
+    Reader,
+    Understood,
+    placed,
+)
+from loadtest.explore.world import Stored
 from loadtest.plan import PlannedMessage
 
 _KEPT_RUNS = 24
@@ -181,7 +190,7 @@ class RealHandler:
 
     async def _step(self, going: _Going, run: Run, history: History) -> Call | Answer:
         """What it does now, which must be what it did before."""
-        done = await next_step(going.gate, going.fork, self._receives.timeout_s)
+        done = await next_step(going.gate, going.fork, self._receives.patience_s)
         step: Call | Answer
         if isinstance(done, WireCall):
             self.calls += 1
@@ -318,6 +327,11 @@ class RealStore:
         now = dict(items)
         if understood.wire_call.subject.service != "dynamodb":
             reply = await self._other(understood)
+            sent = [item for item in call.writes if item.startswith(SENT)]
+            if sent and all(item in now for item in sent):
+                return replace(reply, wrote=False), items  # dropped
+            if reply.wrote:
+                now |= dict.fromkeys(sent, "1")
         else:
             reply = await self._dynamodb(understood, now)
         if reply.wrote:
@@ -331,11 +345,7 @@ class RealStore:
         token = request.token if request is not None else None
         if token is not None and TOKEN + token in now:
             return replace(self._tokens[token], wrote=False)  # made before, and not again
-        stored = {
-            item: text
-            for item, text in now.items()
-            if not item.startswith((TOKEN, EFFECT, SERVICE))
-        }
+        stored = {item: text for item, text in now.items() if not item.startswith(NO_TABLE)}
         for place in understood.places:
             self._places[place.item] = place
         scope = self._there.keys() | stored.keys() if call.everything else call.reads | call.writes

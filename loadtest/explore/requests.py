@@ -25,6 +25,14 @@ TOKEN = "token:"
 """How the items begin that stand for transactions that were made under a token."""
 SERVICE = "service:"
 """How the items begin that count the calls that may have changed another service."""
+SENT = "sent:"
+"""How the items begin that stand for what a FIFO queue or topic has been sent, and drops
+when it comes again (SQS and SNS developer guides, deduplication)."""
+
+NO_TABLE = (EFFECT, SENT, SERVICE, TOKEN)
+"""How items begin that are in no table."""
+
+_DEDUPLICATION = re.compile(r"MessageDeduplicationId(?:\": |=)(\"[^\"]*\"|[^&]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,8 @@ class Reader:
         if subject.service == "dynamodb":
             call = self._dynamodb_call(text, request, places, effects)
         elif effects or subject.protocol is Protocol.HTTP:
-            call = Call(text, frozenset(effects), frozenset(effects))
+            items = frozenset(effects) | _sent(asked, text)
+            call = Call(text, items, items)
         else:
             other = frozenset({f"{SERVICE}{subject.service}"})
             call = Call(text, other, frozenset() if subject.reads else other)
@@ -122,6 +131,15 @@ class Reader:
         }
         also = set(effects) | ({TOKEN + request.token} if request.token is not None else set())
         return Call(text, items | also, frozenset(changed | also))
+
+
+def _sent(asked: WireCall, text: str) -> frozenset[str]:
+    """What stands for a message to a FIFO queue or topic; nothing for others."""
+    resource = asked.subject.resource or ""
+    if not resource.endswith(".fifo"):
+        return frozenset()
+    named = ",".join(_DEDUPLICATION.findall(text))
+    return frozenset({f"{SENT}{resource} {named or text}"})
 
 
 def request_text(asked: WireCall) -> str:

@@ -49,7 +49,7 @@ _TOGETHER = 25
 """Schedules in one set of evidence: few enough that a check shows all its findings."""
 
 _ALARMS = 3
-"""Suspicious schedules that are played as soon as they are found, each in evidence of its own."""
+"""Suspicious schedules that are played as soon as each is found; later ones are gathered."""
 
 _AT_ONCE = 2
 """Schedules under way together: one run computes while another waits for the store."""
@@ -310,22 +310,33 @@ class Session:
         judged: list[Judged] = []
         world = self.world(rung)
 
+        waiting: list[Schedule] = []
+
+        async def judge_next(left: list[Schedule]) -> bool:
+            """Whether one of the next schedules fails."""
+            played = await self.play(left[:_TOGETHER], rung.copies)
+            del left[:_TOGETHER]
+            judged.extend(played)
+            return any(one.findings for one in played)
+
         async def fails(representative: Representative) -> bool:
-            if len(judged) >= _ALARMS:
-                return False  # suspicions have been wrong so far: the rest is judged together
-            judged.extend(await self.play([representative.schedule], rung.copies))
-            return bool(judged[-1].findings)
+            waiting.append(representative.schedule)
+            if len(judged) >= _ALARMS and len(waiting) < _TOGETHER:
+                return False  # suspicions have been wrong so far: some are gathered first
+            return await judge_next(waiting)
 
         covered, unjudged, reason = None, 0, None
         try:
             covered = await search(
                 world, out_of_time=out_of_time, on_progress=on_progress, judge=fails
             )
+            failed = any(one.findings for one in judged)
+            if waiting and not failed:
+                failed = await judge_next(waiting)  # what is suspicious, even without time
             done = {one.schedule for one in judged}
             left = [one.schedule for one in covered.representatives if one.schedule not in done]
-            while left and not any(one.findings for one in judged) and not out_of_time():
-                judged.extend(await self.play(left[:_TOGETHER], rung.copies))
-                del left[:_TOGETHER]
+            while left and not failed and not out_of_time():
+                failed = await judge_next(left)
             unjudged = len(left)
             stray = next((one for one in judged if one.not_followed is not None), None)
             if stray is not None:

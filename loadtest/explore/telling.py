@@ -7,6 +7,7 @@ from rich.status import Status
 from rich.text import Text
 
 from analysis.findings import VerdictWord
+from analysis.text import count
 from loadtest.explore.ladder import Rung
 from loadtest.explore.outcome import Exploration
 from loadtest.explore.session import Explored
@@ -69,8 +70,8 @@ class Telling:
         self._console.print(
             Text(f"{word:13}", "green" if explored.is_clean else "yellow")
             + Text(
-                f"{rung}: {covered.interleavings:,} interleavings in {covered.states:,} states, "
-                f"{explored.seconds:.1f} s"
+                f"{rung}: {count(covered.interleavings, 'interleaving')} in "
+                f"{count(covered.states, 'state')}, {explored.seconds:.1f} s"
             ),
             soft_wrap=True,
         )

@@ -218,6 +218,14 @@ async def test_a_fault_is_offered_only_where_it_makes_a_difference() -> None:
     assert set(kinds) <= set(offered)
 
 
+async def test_a_stale_read_sees_what_was_there_before_the_last_change() -> None:
+    program = toys.reads_between_writes
+    world = toys.world(program, 2, 1, kinds=(Fault.STALE_READ,), symmetric=False)
+    read = {s.copies[1].answers[0][2].text for s in signatures(await memo.search(world))}
+    fresh = {"b b", "a a", "c c", "b a", "b c", "a c"}
+    assert read - fresh == {"b absent", "a b", "c a", "c b"}
+
+
 async def test_a_lost_reply_of_a_write_is_told_from_one_of_a_rejection() -> None:
     world = toys.world(toys.conditional_put, 2, 1, kinds=(Fault.LOST_REPLY,))
     covered = await memo.search(world)

@@ -278,6 +278,18 @@ def reads_what_is_stale(run: Run) -> Generator[Call, str, Answer]:
     return DONE
 
 
+def reads_between_writes(run: Run) -> Generator[Call, str, Answer]:
+    """The first copy writes a and c, the second writes b and reads twice."""
+    if run.copy == 0:
+        yield put("x", "a")
+        yield put("x", "c")
+        return DONE
+    yield put("x", "b")
+    now = yield get("x")
+    stale = yield get("x", stale=True)
+    return Answer(f"{now} {stale}", succeeded=True)
+
+
 def writes_a_lot_of_its_own(run: Run) -> Generator[Call, str, Answer]:
     for number in range(30):
         yield put(f"log:{run.copy}", str(number))
@@ -317,14 +329,14 @@ def random_program(seed: int, *, own_items: bool = True) -> Program:
     @functools.cache
     def decide(seen: str, own: str) -> Call:
         dice = random.Random(f"{salt} {seen}")
-        item = dice.choice(("x", "x", "y", own))
+        item = dice.choice((ORDER, ORDER, "y", own))
         return dice.choice(
             (
                 get(item, stale=True),
-                put(item, dice.choice("12")),
-                insert(item, "1"),
-                add("n") if item != "x" else get("n"),
-                change(item, "1", "2"),
+                put(item, dice.choice(("claim", "d"))),
+                insert(item, "claim"),
+                add("n") if item != ORDER else get("n"),
+                change(item, "claim", "d"),
                 delete(item),
                 scan() if may_scan else get(item),
             )

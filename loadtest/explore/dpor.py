@@ -185,10 +185,7 @@ def _want(path: list[_Node], position: int, last: int) -> None:
         firsts.add(path[last].step.actor)
     if firsts & node.wanted:
         return
-    enabled = {_actor(c) for c in node.enabled}
-    possible = firsts & enabled
-    if possible:
+    possible = firsts & {_actor(c) for c in node.enabled}
+    if possible:  # else the one is what made the other possible
         actor = path[last].step.actor
         node.wanted.add(actor if actor in possible else min(possible))
-    else:
-        node.wanted |= enabled

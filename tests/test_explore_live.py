@@ -17,7 +17,7 @@ import pytest
 
 from analysis.errors import HandlerError
 from analysis.findings import FindingKind
-from analysis.schema import TableInfo, TableRole
+from analysis.schema import EffectInfo, TableInfo, TableRole
 from consumer import aws_wire
 from consumer.clock import HostClock
 from consumer.environment import HandlerSpec
@@ -33,6 +33,7 @@ from loadtest.explore.session import Explored, Rung, Session
 from loadtest.mutants import settings_for
 from loadtest.planted import BASE, PLANTED
 from tests.cli import processes_of
+from tests.gateway_lab import client
 
 READS, WRITES = "dynamodb:GetItem", "dynamodb:PutItem"
 EVENT = json.dumps({"Records": [{"messageId": "m", "body": '{"id": "a", "quantity": 2}'}]})
@@ -341,6 +342,42 @@ async def test_the_store_answers_for_the_items_it_is_given(emulator_url: str) ->
             body = json.dumps({"TableName": table.name})
             async with session.post(emulator_url, headers=headers, data=body):
                 pass
+
+
+async def test_effects_are_counted_and_what_a_fifo_queue_drops_is_not(emulator_url: str) -> None:
+    sqs = client("sqs", emulator_url)
+    urls = {}
+    for name in (f"plain-{uuid.uuid4().hex}", f"kept-{uuid.uuid4().hex}.fifo"):
+        attributes = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
+        urls[name] = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+    effects = [EffectInfo("sqs", "SendMessage", name, "id", name) for name in urls]
+    known = Known(Reader((), effects))
+    store = RealStore(emulator_url, known, (), "us-east-1", None)
+    counts = []
+    try:
+        for name, url in urls.items():
+            members = {"QueueUrl": url, "MessageBody": '{"id": "a"}'}
+            if name.endswith(".fifo"):
+                members |= {"MessageDeduplicationId": "one", "MessageGroupId": "g"}
+            headers = {
+                "X-Amz-Target": "AmazonSQS.SendMessage",
+                "Content-Type": "application/x-amz-json-1.0",
+                "Authorization": "Credential=x/20260101/eu-west-1/sqs/aws4_request",
+            }
+            body = json.dumps(members).encode()
+            subject = aws_wire.subject("POST", "/", headers, body)
+            call = known.request(WireCall("POST", "/", headers, body, subject))
+            first, once = await store.apply((), call)
+            second, twice = await store.apply(once, call)
+            assert first.text == second.text, "asked once, and remembered"
+            counts.append([dict(items)[f"effect:{name}:a"] for items in (once, twice)])
+            assert (await store.apply((), call)) == (first, once)
+    finally:
+        await store.close()
+        for url in urls.values():
+            sqs.delete_queue(QueueUrl=url)
+        sqs.close()
+    assert counts == [["1", "2"], ["1", "1"]]
 
 
 def test_ids_and_times_are_compared_by_place() -> None:

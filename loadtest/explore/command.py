@@ -28,9 +28,8 @@ from loadtest.explore.model import NondeterministicError, Schedule
 from loadtest.explore.outcome import Exploration, Played, outcome_json, outcome_page
 from loadtest.explore.saved import Saved, origin_of, with_names
 from loadtest.explore.schedule import (
-    fewest_switches,
-    follow,
     nearest_passing,
+    simplest,
     write,
 )
 from loadtest.explore.session import Effort, Explored, Judged, Session
@@ -291,8 +290,8 @@ def _why_not(rung: Rung, explored: Explored, asked: Asked, stop: Stop) -> str:
 
 
 async def _confirm(session: Session, bounded: SessionRung, found: Judged) -> Judged | str:
-    """The failure with the fewest switches that was carried out twice with the same findings; or
-    why there is none."""
+    """The simplest schedule that was carried out twice with the findings of this one; or why there
+    is none."""
     for schedule in await _candidates(session, bounded, found.schedule):
         agreed = await _twice(session, schedule, bounded.copies)
         if isinstance(agreed, Judged) and _same(agreed.findings) == _same(found.findings):
@@ -306,11 +305,12 @@ async def _confirm(session: Session, bounded: SessionRung, found: Judged) -> Jud
 
 
 async def _candidates(session: Session, bounded: SessionRung, schedule: Schedule) -> list[Schedule]:
+    """What ends as this schedule does, the simplest first, itself last."""
     try:
-        steps, _ = await follow(session.world(bounded), schedule)
+        simple = await simplest(session.world(bounded), schedule)
     except (UsageError, NondeterministicError):
         return [schedule]
-    return list(dict.fromkeys((fewest_switches(steps), schedule)))
+    return list(dict.fromkeys((simple, schedule)))
 
 
 async def _twice(session: Session, schedule: Schedule, copies: int) -> Judged | str:

@@ -197,8 +197,7 @@ class Zygote:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while (frame := await _frame(reader)) is not None:
-            if "status" in frame:
-                self._end(self._forks.pop(frame["run"]), frame["status"], frame["answer"])
+            self._end(self._forks.pop(frame["run"]), frame["status"], frame["answer"])
         self._gone = self._failed("the process from which its runs are forked has ended")
         for fork in self._forks.values():
             if not fork.ended.done():

@@ -9,9 +9,8 @@ length, then a JSON object.
 
 To the tester, once: ``{"threads": n, "chance": b}``, how many threads the import has
 started and whether it has drawn from ``os.urandom``, or ``{"error_type": .., "body": ..}``.
-Then for each run ``{"run": n, "pid": ..}``, and in the end ``{"run": n, "status": ..,
-"answer": ..}`` with its exit status (negative: the signal) and the answer that it had posted
-by then, if any.
+Then at the end of each run ``{"run": n, "status": .., "answer": ..}`` with its exit status
+(negative: the signal) and the answer that it had posted by then, if any.
 From the tester: ``{"run": n, ..}`` starts one (see :class:`_Job`), ``{"kill": n}`` kills it.
 The end of the stream means that the tester is gone: all runs are killed.
 
@@ -158,7 +157,6 @@ class _Zygote:
         os.close(writes)
         os.set_blocking(reads, False)
         self._runs[job.run] = _Run(job.run, pid, reads)
-        self._channel.send(run=job.run, pid=pid)
 
     def _read(self, run: _Run) -> None:
         try:

@@ -85,6 +85,11 @@ class Child:
         self._process = process
         self._reader = asyncio.create_task(self._read(log))
 
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._process.returncode
+
     async def wait(self) -> int:
         """Wait for its end; the exit status, negative for a signal."""
         return await self._process.wait()

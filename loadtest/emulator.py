@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
-from analysis.errors import TargetError
+from analysis.errors import OnceproofError, TargetError
 from consumer.processes import BoundedLog, Child, Processes
 
 _START_TIMEOUT_S = 60.0
@@ -18,12 +18,33 @@ _HEALTH = "/_ministack/health"
 
 
 class Emulator:
-    """One private ministack; everything it holds goes with it."""
+    """One private ministack; everything it holds goes with it.
+
+    As an asynchronous context manager it gives its endpoint URL, and tells an error of its
+    users when the reason is that it has ended.
+    """
 
     def __init__(self, directory: Path, processes: Processes) -> None:
         self._directory = directory.absolute()  # it runs in this folder
         self._processes = processes
         self._child: Child | None = None
+
+    async def __aenter__(self) -> str:
+        try:
+            return await self.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        status = self._child.status if self._child is not None else None
+        if isinstance(error, OnceproofError) and status is not None:
+            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            said = self._log.tail().strip() or "it printed nothing"
+            error.add_note(f"The embedded AWS had ended by itself or was killed ({how}): {said}")
+        await self.close()
 
     async def start(self) -> str:
         """Start it and wait until it answers; its endpoint URL.

@@ -219,13 +219,8 @@ async def run_matrix(
             return ended
 
     with tempfile.TemporaryDirectory(prefix="onceproof-") as scratch:
-        async with Processes() as processes:
-            emulator = Emulator(Path(scratch), processes)
-            try:
-                url = await emulator.start()
-                outcomes = await _all(outcome(bug) for bug in bugs)
-            finally:
-                await emulator.close()
+        async with Processes() as processes, Emulator(Path(scratch), processes) as url:
+            outcomes = await _all(outcome(bug) for bug in bugs)
     return Matrix(
         seed=seed,
         seconds=_seconds(began_ns, clock),

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -122,8 +123,13 @@ class Stage:
             self._stack = opening.pop_all()
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._stack.aclose()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self.settings
@@ -134,8 +140,7 @@ class Stage:
         if url is None:
             self._phase("starting the embedded AWS")
             emulator = Emulator(self._run_dir / "emulator", processes)
-            stack.push_async_callback(emulator.close)
-            url = await emulator.start()
+            url = await stack.enter_async_context(emulator)
         self.endpoint = await stack.enter_async_context(
             Endpoint(
                 url,

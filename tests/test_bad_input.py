@@ -288,6 +288,26 @@ def test_an_endpoint_that_cannot_decide_a_race(cwd: Path, emulator_url: str) -> 
     assert only_run(cwd).info.run_id not in names_at(emulator_url)
 
 
+_KILLS_THE_EMULATOR = """
+import os, signal
+from pathlib import Path
+
+
+def handler(event, context):
+    for entry in Path("/proc").glob("[0-9]*"):
+        parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        if parent == os.getppid() and b"ministack" in (entry / "cmdline").read_bytes():
+            os.kill(int(entry.name), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the process in /proc")
+def test_an_embedded_aws_that_dies_is_named(cwd: Path) -> None:
+    (cwd / "src" / "kills.py").write_text(_KILLS_THE_EMULATOR)
+    end = loadtest("run", "--code", "src", "--handler", "kills.handler", "--orders", "5", cwd=cwd)
+    assert_told(end, 4, "The embedded AWS had ended", "signal 9", "can still be judged")
+
+
 def test_an_endpoint_that_breaks_down_in_mid_run(cwd: Path, emulator_url: str) -> None:
     broken: list[str] = []
 

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -171,8 +172,13 @@ class Session:
             self._stack = opening.pop_all()
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._stack.aclose()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
@@ -181,8 +187,7 @@ class Session:
         if url is None:
             self._phase("starting the embedded AWS")
             emulator = Emulator(self._directory / "emulator", processes)
-            stack.push_async_callback(emulator.close)
-            url = await emulator.start()
+            url = await stack.enter_async_context(emulator)
         self._url = url
         credentials = LOCAL_CREDENTIALS if self._endpoint_url is None else None
         endpoint = await stack.enter_async_context(

@@ -49,9 +49,14 @@ BETTER_LATER = """
         ids = {order["id"], *(seen.read_text().split() if seen.exists() else ())}
         seen.write_text(" ".join(ids))
         table.put_item(Item=order)
-        if len(ids) <= 2:  # one to learn by, one that is carried out
+        if len(ids) <= MOST:
             raise ValueError("too early")
     """
+
+
+def better_after(orders: int) -> str:
+    """A handler that fails for the first so many order ids."""
+    return BETTER_LATER.replace("MOST", str(orders))
 
 
 def write_handler(directory: Path, text: str) -> None:
@@ -143,6 +148,20 @@ def test_a_schedule_that_still_fits_changed_code_is_judged(
     assert "has changed since; whether it still fits" in again.said
 
 
+def test_a_replay_that_does_not_agree_with_itself_says_nothing(
+    tmp_path: Path, emulator_url: str
+) -> None:
+    write_handler(tmp_path, better_after(99))
+    found = explored(tmp_path, emulator_url, "--copies", "1")
+    assert found.code == 1, found.said
+    file = only_run(tmp_path) / "schedule.txt"
+    (tmp_path / "src" / "seen").unlink()
+    write_handler(tmp_path, better_after(1))
+    again = loadtest("explore", "--replay", file, "--endpoint-url", emulator_url, cwd=tmp_path)
+    assert again.code == 3, again.said
+    assert "carried out twice, it came to" in again.said
+
+
 def test_the_reference_handler_gets_its_guarantee(tmp_path: Path, emulator_url: str) -> None:
     clean = explored(tmp_path, emulator_url, "--copies", "2")
     assert clean.code == 0, clean.said
@@ -170,7 +189,8 @@ def test_a_spent_budget_is_no_pass(tmp_path: Path, emulator_url: str) -> None:
     [
         (IDLE, "made no AWS call through the gateway"),
         (BY_PROCESS, "copy 1, receive 1: call 2 differs between two runs"),
-        (BETTER_LATER, "non-deterministic: a schedule failed"),
+        # One order id to learn by, one that is carried out first.
+        (better_after(2), "non-deterministic: a schedule failed"),
     ],
     ids=["idle", "by-process", "better-later"],
 )

@@ -604,6 +604,7 @@ async def test_a_sample_is_repeated_by_its_seed() -> None:
     world = toys.world(toys.takeover, 2, 2, kinds=CRASHES)
     first, again, other = [await sampled(world, seed, executions=40) for seed in (7, 7, 8)]
     assert first == again
+    assert first.odds.executions < first.executed.executions == 40  # drawn with fewer steps
     assert first.executed.representatives != other.executed.representatives
     assert not first.executed.exhausted
     assert signatures(first.executed) <= signatures(await memo.search(world))
@@ -727,6 +728,28 @@ async def test_a_fault_is_what_differs_where_there_is_no_race() -> None:
     assert nearest.race is None
     assert failing[nearest.differs_at].fault is not None
     assert nearest.schedule[nearest.differs_at].fault is None
+
+
+async def test_the_nearest_passing_schedule_differs_as_late_as_can_be() -> None:
+    world = toys.world(toys.claim_then_effect, 1, 2, kinds=CRASHES, meaning=PAYS)
+    claim = "change order:o d absent"
+    failing = (
+        Choice(0, Fault.CRASH_BEFORE, 1, claim),  # harmless
+        Choice(0, Fault.CRASH_AFTER, 2, claim),
+        Choice(0, None, 3, claim),
+        Choice(0, None, 3, None),
+    )
+    nearest = await schedule.nearest_passing(world, failing, clean(world))
+    assert nearest is not None
+    assert nearest.differs_at == 1
+
+
+async def test_the_nearest_passing_schedule_has_no_fault_of_its_own() -> None:
+    failing = await first_failure(toys.world(toys.read_then_write, 2))
+    world = toys.world(toys.read_then_write, 2, 1, kinds=CRASHES)
+    nearest = await schedule.nearest_passing(world, failing, clean(world))
+    assert nearest is not None
+    assert {choice.fault for choice in nearest.schedule} == {None}
 
 
 async def test_a_handler_that_always_fails_has_no_passing_schedule() -> None:

@@ -148,6 +148,7 @@ PLANTED: tuple[Planted, ...] = (
         settings={
             "table": [{"name": "orders", "key": "id", "sort": "received_at", "sort_type": "N"}]
         },
+        explore=Smallest(2),
     ),
     Planted(
         "message_id_guard",

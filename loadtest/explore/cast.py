@@ -123,8 +123,10 @@ class Receives:
         time_s = None
         now_s = self.clock.now_ns() / 1e9
         if self.pinned_clock:
-            now_s = BASE_TIME_S + run.epoch * self.queue.visibility_timeout_s
-            time_s = float(now_s)
+            # No two runs start in the same moment: a time in a key must not look like a key.
+            apart_s = (run.copy * self.queue.max_receive_count + run.receive) / 1000
+            now_s = BASE_TIME_S + run.epoch * self.queue.visibility_timeout_s + apart_s
+            time_s = now_s
         place = self.seed, performance, run.copy, run.receive
         job = Job(
             _uuid("request", *place),

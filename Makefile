@@ -25,11 +25,12 @@ format: $(INSTALLED) ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED) ## Measure drain, send, overhead (each beside its bare minimum) and judging
+bench: $(INSTALLED) ## Measure drain, send, overhead (each beside its bare minimum), judging and exploring
 	$(BIN)/python -m benchmarks.drain
 	$(BIN)/python -m benchmarks.send
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.judge
+	$(BIN)/python -m benchmarks.explore
 
 soak: $(INSTALLED) ## Seeds of the reference handler and of planted bugs, all faults at once, 200,000 worlds
 	$(BIN)/python -m benchmarks.soak

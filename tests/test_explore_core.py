@@ -465,6 +465,13 @@ async def test_source_dpor_reaches_what_the_memo_search_reaches(seeds: range) ->
     assert compared > len(seeds) / 2
 
 
+@pytest.mark.parametrize(("seed", "copies"), [(4702, 3), (4811, 4)])
+async def test_source_dpor_tries_every_start_of_a_later_epoch(seed: int, copies: int) -> None:
+    """Programs in which it matters which of several restarts begins an epoch."""
+    world = toys.world(toys.random_program(seed), copies, max_receive_count=2)
+    assert signatures(await executed(world)) == signatures(await memo.search(world))
+
+
 @pytest.mark.parametrize("seeds", [range(start, start + 200) for start in range(0, 800, 200)])
 async def test_counting_symmetric_copies_once_loses_nothing(seeds: range) -> None:
     def nameless(found: Covered) -> set[Signature]:

@@ -237,7 +237,6 @@ class Step:
     epoch: int  # of the run
     first: bool  # the run began with it
     advances: bool  # an epoch began with it
-    could_be_earlier: bool  # the run could have begun in an earlier epoch
     ends: bool  # the run ended with it
     call: Call | None = None  # None: the run's end
     reply: Reply | None = None  # what the store answered, whether it arrived or not
@@ -256,13 +255,10 @@ class Step:
             first = min(self, other, key=lambda step: step.choice.receive)
             if first.choice.fault is Fault.REDELIVER:
                 return True
-        elif self.first and other.first:
-            if self.body == other.body and self.choice.receive == other.choice.receive == 1:
-                return True
-            if (self.advances and other.could_be_earlier) or (
-                other.advances and self.could_be_earlier
-            ):
-                return True
+        elif self.first and other.first and (self.epoch > 0 or self.body == other.body):
+            # The first start of a later epoch decides the clock of those that could have come
+            # before it; copies with equal bodies start in their order.
+            return True
         return self.meets(other)
 
     def meets(self, other: Step) -> bool:
@@ -418,7 +414,6 @@ class World:
             epoch=progress.run.epoch,
             first=before.receives < choice.receive,
             advances=then.epoch > state.epoch,
-            could_be_earlier=before.failed_in + 1 < progress.run.epoch,
             ends=all(p.run.receive != choice.receive for p in copy.live),
             call=call,
             reply=reply,

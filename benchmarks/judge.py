@@ -132,9 +132,9 @@ FROM (
 WHERE attempt <= last_attempt;
 """
 
-_ANSWER = """'{"duplicate": ' || (message_no <> winner OR last_attempt > 1) || ', "id": "' ||
-    order_key || '", "processed": ' || (message_no = winner AND last_attempt = 1) ||
-    ', "quantity": ' || quantity || '}'"""
+# A handler that knows its own write again: the winner says "processed" after a lost reply too.
+_ANSWER = """'{"duplicate": ' || (message_no <> winner) || ', "id": "' || order_key ||
+    '", "processed": ' || (message_no = winner) || ', "quantity": ' || quantity || '}'"""
 
 _ROWS = {
     "messages": """
@@ -163,7 +163,7 @@ _ROWS = {
             CASE WHEN r.refused OR r.fails THEN 'order ' || r.order_key || ' was refused' END
                 AS error_message
         FROM received r LEFT JOIN (
-            SELECT delivery_id, call_sent_at, last_attempt FROM attempts WHERE NOT lost
+            SELECT delivery_id, call_sent_at FROM attempts WHERE NOT lost
         ) a USING (delivery_id)
         WHERE NOT r.dead""",
     "calls": """
@@ -193,14 +193,11 @@ _ROWS = {
     "results": f"""
         SELECT r.invocation_id, r.message_no,
             CASE WHEN r.refused OR r.fails THEN 'failed'
-                WHEN r.message_no = r.winner AND a.last_attempt = 1 THEN 'processed'
+                WHEN r.message_no = r.winner THEN 'processed'
                 ELSE 'duplicate' END AS result,
             CASE WHEN r.refused OR r.fails THEN 'order ' || r.order_key || ' was refused'
                 ELSE {_ANSWER} END AS detail
-        FROM received r LEFT JOIN (
-            SELECT delivery_id, last_attempt FROM attempts WHERE NOT lost
-        ) a USING (delivery_id)
-        WHERE NOT r.dead""",
+        FROM received r WHERE NOT r.dead""",
     "acks": """
         SELECT r.delivery_id,
             r.received_at + CASE WHEN a.last_attempt > 1 THEN 60_000_000 ELSE 6_000_000 END

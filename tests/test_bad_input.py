@@ -304,7 +304,10 @@ def handler(event, context):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the process in /proc")
 def test_an_embedded_aws_that_dies_is_named(cwd: Path) -> None:
     (cwd / "src" / "kills.py").write_text(_KILLS_THE_EMULATOR)
-    end = loadtest("run", "--code", "src", "--handler", "kills.handler", "--orders", "5", cwd=cwd)
+    # In a process of its own, whose only emulator is the run's.
+    end = loadtest_apart(
+        "run", "--code", "src", "--handler", "kills.handler", "--orders", "5", cwd=cwd
+    )
     assert_told(end, 4, "The embedded AWS had ended", "signal 9", "can still be judged")
 
 

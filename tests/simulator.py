@@ -577,7 +577,7 @@ class World:
         number, receives = physical.message.message_no, physical.receives + 1
         letter = yield from self.arrive_dead(sqs_id, number, receives)
         if physical.order.plant is None and rng.random() < 0.15:
-            yield from self.redrive(physical, letter)
+            yield from self.redrive(physical, letter, renamed=renamed)
         elif physical.order.plant is None and not renamed and rng.random() < 0.1:
             yield
             physical.order.physical += 1
@@ -586,12 +586,13 @@ class World:
                 Physical(f"s{self.ids.next('sqs')}", physical.message, physical.order, False)
             )
 
-    def redrive(self, physical: Physical, letter: int) -> Steps:
-        """The dead letter is moved back, under a new id or its old one."""
+    def redrive(self, physical: Physical, letter: int, *, renamed: bool) -> Steps:
+        """The dead letter is moved back, under a new id or its old one. A queue that renames
+        what it moves to the dead letters does not give an id twice when it moves it back."""
         yield
         self.fired("redrive", message_no=physical.message.message_no, delivery_id=letter)
         sqs_id = physical.sqs_id
-        if self.rng.random() < 0.7:
+        if self.rng.random() < 0.7 or renamed:
             sqs_id = f"s{self.ids.next('sqs')}"
         physical.order.physical += 1
         self.now += 1

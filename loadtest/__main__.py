@@ -79,24 +79,40 @@ _FAULTS = "Faults"
 _WORLD = "World"
 _OUTPUT = "Output"
 
+# Options that several commands have.
+_Code = Annotated[
+    Path | None,
+    typer.Option(help="Folder that Lambda would unpack.", rich_help_panel=_HANDLER),
+]
+_HandlerName = Annotated[
+    str | None,
+    typer.Option(help="module.function in it, as Lambda names it.", rich_help_panel=_HANDLER),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="Configuration file; otherwise loadtest.toml, or \\[tool.loadtest] of "
+        "pyproject.toml, in this folder.",
+    ),
+]
+_EndpointUrl = Annotated[
+    str | None,
+    typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
+]
+_Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print the verdict only.", rich_help_panel=_OUTPUT),
+]
+_RunsFolder = Annotated[
+    Path, typer.Option(help="Folder for the run's directory.", rich_help_panel=_OUTPUT)
+]
+
 
 @app.command()
 def run(
-    code: Annotated[
-        Path | None,
-        typer.Option(help="Folder that Lambda would unpack.", rich_help_panel=_HANDLER),
-    ] = None,
-    handler: Annotated[
-        str | None,
-        typer.Option(help="module.function in it, as Lambda names it.", rich_help_panel=_HANDLER),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Configuration file; otherwise loadtest.toml, or \\[tool.loadtest] of "
-            "pyproject.toml, in this folder.",
-        ),
-    ] = None,
+    code: _Code = None,
+    handler: _HandlerName = None,
+    config: _Config = None,
     orders: Annotated[
         int | None, typer.Option(help="Different orders.", rich_help_panel=_LOAD)
     ] = None,
@@ -154,10 +170,7 @@ def run(
             rich_help_panel=_FAULTS,
         ),
     ] = None,
-    endpoint_url: Annotated[
-        str | None,
-        typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
-    ] = None,
+    endpoint_url: _EndpointUrl = None,
     control: Annotated[
         bool,
         typer.Option(
@@ -166,19 +179,14 @@ def run(
             "that one was caught.",
         ),
     ] = False,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the run's directory.", rich_help_panel=_OUTPUT)
-    ] = Path("runs"),
+    out: _RunsFolder = Path("runs"),
     json: Annotated[
         bool,
         typer.Option(
             "--json", help="Print verdict.json and nothing else.", rich_help_panel=_OUTPUT
         ),
     ] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Print the verdict only.", rich_help_panel=_OUTPUT),
-    ] = False,
+    quiet: _Quiet = False,
 ) -> None:
     """Flood the queue with copies, run the handler, judge what happened, write a report.
 
@@ -226,21 +234,9 @@ def run(
 
 @app.command()
 def explore(
-    code: Annotated[
-        Path | None,
-        typer.Option(help="Folder that Lambda would unpack.", rich_help_panel=_HANDLER),
-    ] = None,
-    handler: Annotated[
-        str | None,
-        typer.Option(help="module.function in it, as Lambda names it.", rich_help_panel=_HANDLER),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Configuration file; otherwise loadtest.toml, or \\[tool.loadtest] of "
-            "pyproject.toml, in this folder.",
-        ),
-    ] = None,
+    code: _Code = None,
+    handler: _HandlerName = None,
+    config: _Config = None,
     copies: Annotated[
         int | None,
         typer.Option(
@@ -281,23 +277,15 @@ def explore(
         Path | None,
         typer.Option(metavar="FILE", help="Carry out a saved schedule again, twice, and judge it."),
     ] = None,
-    endpoint_url: Annotated[
-        str | None,
-        typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the run's directory.", rich_help_panel=_OUTPUT)
-    ] = Path("runs"),
+    endpoint_url: _EndpointUrl = None,
+    out: _RunsFolder = Path("runs"),
     json: Annotated[
         bool,
         typer.Option(
             "--json", help="Print explore.json and nothing else.", rich_help_panel=_OUTPUT
         ),
     ] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Print the verdict only.", rich_help_panel=_OUTPUT),
-    ] = False,
+    quiet: _Quiet = False,
 ) -> None:
     """Try every order of the AWS calls of a few copies, and every fault within a bound.
 
@@ -399,10 +387,7 @@ def sql(
 @app.command()
 def lab(
     out: Annotated[Path, typer.Option(help="Folder for the run's directory.")] = Path("runs"),
-    endpoint_url: Annotated[
-        str | None,
-        typer.Option(help="AWS-compatible endpoint to use instead of the embedded one."),
-    ] = None,
+    endpoint_url: _EndpointUrl = None,
 ) -> None:
     """Walk the smallest story with the reference handler, and print every step of it.
 
@@ -442,13 +427,7 @@ def doctor(
             show_default=False,
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Configuration file; otherwise loadtest.toml, or \\[tool.loadtest] of "
-            "pyproject.toml, in this folder.",
-        ),
-    ] = None,
+    config: _Config = None,
     endpoint_url: Annotated[
         str | None, typer.Option(help="AWS-compatible endpoint that has the queue.")
     ] = None,

@@ -24,10 +24,11 @@ from typing import Any, Protocol
 from analysis.errors import HandlerError
 from analysis.schema import Invocation, Outcome
 from consumer.clock import Clock
+from consumer.effects import http_url
 from consumer.faults import FaultName, Occupant
 from consumer.handler_clock import HandlerClock
 from consumer.injector import Injector
-from consumer.processes import BoundedLog, Child, Processes
+from consumer.processes import BoundedLog, Child, Processes, exit_words
 from consumer.recorder import Recorder
 from consumer.runtime_api import Job, Reply, RuntimeApi
 
@@ -103,7 +104,7 @@ def lambda_variables(
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
         **{
-            name: _HTTP_EFFECT.sub(rf"{endpoint_url}/onceproof-http/\1", value)
+            name: _HTTP_EFFECT.sub(lambda match: http_url(endpoint_url, match[1]), value)
             for name, value in spec.variables.items()
         },
     }
@@ -375,7 +376,3 @@ class Environment:
             "Check --code (the folder that Lambda would unpack), --handler (module.function) and "
             f"the variables of [handler] environment. Its output is in {self._log_path}."
         )
-
-
-def exit_words(status: int) -> str:
-    return f"exit status {status}" if status >= 0 else f"signal {-status}"

@@ -22,11 +22,10 @@ from consumer.environment import (
     INIT_TIMEOUT_S,
     KEPT_CHARACTERS,
     HandlerSpec,
-    exit_words,
     lambda_variables,
 )
 from consumer.gate import Gate, WireCall
-from consumer.processes import BoundedLog, Child, Processes
+from consumer.processes import BoundedLog, Child, Processes, exit_words
 from consumer.runtime_api import MAX_RESPONSE_BYTES, Job, Reply, too_large
 
 _ZYGOTE = Path(__file__).with_name("zygote.py")

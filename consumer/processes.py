@@ -77,6 +77,11 @@ class BoundedLog:
         self._dropped += len(text) - written
 
 
+def exit_words(status: int) -> str:
+    """How a process ended, by its exit status, negative for a signal."""
+    return f"exit status {status}" if status >= 0 else f"signal {-status}"
+
+
 class Child:
     """One running child and the reader of its output."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from analysis.errors import OnceproofError, TargetError
-from consumer.processes import BoundedLog, Child, Processes
+from consumer.processes import BoundedLog, Child, Processes, exit_words
 
 _START_TIMEOUT_S = 60.0
 _HEALTH = "/_ministack/health"
@@ -41,9 +41,10 @@ class Emulator:
     ) -> None:
         status = self._child.status if self._child is not None else None
         if isinstance(error, OnceproofError) and status is not None:
-            how = f"signal {-status}" if status < 0 else f"exit status {status}"
             said = self._log.tail().strip() or "it printed nothing"
-            error.add_note(f"The embedded AWS had ended by itself or was killed ({how}): {said}")
+            error.add_note(
+                f"The embedded AWS had ended by itself or was killed ({exit_words(status)}): {said}"
+            )
         await self.close()
 
     async def start(self) -> str:

@@ -56,10 +56,11 @@ from loadtest.config import Settings, load_settings, settings_of
 from loadtest.emulator import Emulator
 from loadtest.event_loop import run_in_loop
 from loadtest.explore.execution import WorldExecution
+from loadtest.explore.ladder import Rung
 from loadtest.explore.memo import Representative
 from loadtest.explore.model import Choice
 from loadtest.explore.pct import sample
-from loadtest.explore.session import Rung, Session
+from loadtest.explore.session import Session
 from loadtest.mutants import chosen, settings_for
 from loadtest.planted import BASE
 from loadtest.run import Stops, flood, new_run_dir, plan_of, run_info, write_run_info

@@ -30,7 +30,8 @@ from consumer.clock import Clock
 from consumer.processes import Processes
 from loadtest.config import Settings, settings_of
 from loadtest.emulator import Emulator
-from loadtest.explore.session import Rung, Session
+from loadtest.explore.ladder import Rung
+from loadtest.explore.session import Session
 from loadtest.planted import BASE, CODE, PLANTED, Planted, Smallest
 from loadtest.run import Stops, flood, new_run_dir, plan_of, run_info, write_run_info
 from loadtest.terminal import Quiet

@@ -26,10 +26,11 @@ from consumer.gate import Door, Gate, ParallelCallsError, Told, WireCall
 from consumer.processes import Processes
 from consumer.runtime_api import Job
 from loadtest.config import Settings, settings_of
+from loadtest.explore.ladder import Rung
 from loadtest.explore.model import Choice, Fault
 from loadtest.explore.oracles import Known, RealStore
 from loadtest.explore.requests import Reader, placed
-from loadtest.explore.session import Explored, Rung, Session
+from loadtest.explore.session import Explored, Session
 from loadtest.mutants import settings_for
 from loadtest.planted import BASE, PLANTED
 from tests.cli import processes_of

@@ -37,7 +37,6 @@ class Asked:
     """What is to be explored."""
 
     rungs: tuple[Rung, ...]
-    kinds: tuple[Fault, ...] = tuple(Fault)
     orders: int = 1
     conflict: bool = False
     budget_s: float = DEFAULT_BUDGET_S  # after start-up
@@ -46,6 +45,10 @@ class Asked:
     @property
     def copies(self) -> int:
         return max(rung.copies for rung in self.rungs)
+
+    @property
+    def kinds(self) -> tuple[Fault, ...]:
+        return self.rungs[0].kinds
 
     @property
     def of(self) -> str:
@@ -91,11 +94,12 @@ def asked_for(
             f"--copies: {least} messages at least are needed for this (got {copies}): one of each "
             "order, and one with other details."
         )
+    chosen = _kinds(kinds)
     if copies is None and faults is None:
-        rungs = tuple(rung for rung in ladder.rungs(*_LADDER) if rung.copies >= least)
+        rungs = tuple(rung for rung in ladder.rungs(*_LADDER, chosen) if rung.copies >= least)
     else:
-        rungs = (Rung(max(2, least) if copies is None else copies, faults or 0),)
-    return Asked(rungs, _kinds(kinds), orders, conflict, _seconds(budget), seed)
+        rungs = (Rung(max(2, least) if copies is None else copies, faults or 0, chosen),)
+    return Asked(rungs, orders, conflict, _seconds(budget), seed)
 
 
 def _kinds(names: Sequence[str] | None) -> tuple[Fault, ...]:

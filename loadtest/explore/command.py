@@ -33,7 +33,6 @@ from loadtest.explore.schedule import (
     write,
 )
 from loadtest.explore.session import Effort, Explored, Judged, Session
-from loadtest.explore.session import Rung as SessionRung
 from loadtest.explore.telling import Telling
 from loadtest.run import new_run_dir
 from loadtest.stage import check_endpoint
@@ -180,22 +179,19 @@ async def _explore(
             start_up_s = opened.elapsed_s
             spent = _Spent(asked.budget_s, place.clock)
             for rung in asked.rungs:
-                bounded = SessionRung(rung.copies, rung.faults, asked.kinds)
                 watch = _Watch(rung, session, stop, place.clock, telling, spent)
                 explored = await session.explore(
-                    bounded, out_of_time=watch.out_of_time, on_progress=watch.on_progress
+                    rung, out_of_time=watch.out_of_time, on_progress=watch.on_progress
                 )
                 done.append(explored)
                 telling.ended(rung, explored)
                 if explored.failure is not None and explored.reason is None:
                     telling.phase("confirming")
-                    found = await _confirm(session, bounded, explored.failure)
+                    found = await _confirm(session, rung, explored.failure)
                     if isinstance(found, str):
                         reasons.append(found)
                     else:
-                        played = await _told(
-                            session, bounded, found, settings, asked, place, run_dir
-                        )
+                        played = await _told(session, rung, found, settings, asked, place, run_dir)
                     break
                 if not explored.is_clean:
                     reasons.append(_why_not(rung, explored, asked, stop))
@@ -250,11 +246,9 @@ def _session(
 
 def _guarantee(done: Sequence[Explored], asked: Asked) -> str:
     clean: dict[Rung, Covered] = {
-        Rung(one.rung.copies, one.rung.faults): one.covered
-        for one in done
-        if one.is_clean and one.covered is not None
+        one.rung: one.covered for one in done if one.is_clean and one.covered is not None
     }
-    told = guarantee(clean, asked=asked.rungs, kinds=asked.kinds, of=asked.of)
+    told = guarantee(clean, asked=asked.rungs, of=asked.of)
     return (
         f"{told.removesuffix('.')}, several messages in one event, and what a process keeps from "
         "one run to the next (each run is in a fresh process)."
@@ -289,11 +283,11 @@ def _why_not(rung: Rung, explored: Explored, asked: Asked, stop: Stop) -> str:
 # --- a failure --------------------------------------------------------------------------
 
 
-async def _confirm(session: Session, bounded: SessionRung, found: Judged) -> Judged | str:
+async def _confirm(session: Session, rung: Rung, found: Judged) -> Judged | str:
     """The simplest schedule that was carried out twice with the findings of this one; or why there
     is none."""
-    for schedule in await _candidates(session, bounded, found.schedule):
-        agreed = await _twice(session, schedule, bounded.copies)
+    for schedule in await _candidates(session, rung, found.schedule):
+        agreed = await _twice(session, schedule, rung.copies)
         if isinstance(agreed, Judged) and _same(agreed.findings) == _same(found.findings):
             return agreed
     return (
@@ -304,10 +298,10 @@ async def _confirm(session: Session, bounded: SessionRung, found: Judged) -> Jud
     )
 
 
-async def _candidates(session: Session, bounded: SessionRung, schedule: Schedule) -> list[Schedule]:
+async def _candidates(session: Session, rung: Rung, schedule: Schedule) -> list[Schedule]:
     """What ends as this schedule does, the simplest first, itself last."""
     try:
-        simple = await simplest(session.world(bounded), schedule)
+        simple = await simplest(session.world(rung), schedule)
     except (UsageError, NondeterministicError):
         return [schedule]
     return list(dict.fromkeys((simple, schedule)))
@@ -335,7 +329,7 @@ def _kinds_of(findings: Sequence[Finding]) -> dict[str, int]:
 
 async def _told(
     session: Session,
-    bounded: SessionRung,
+    rung: Rung,
     found: Judged,
     settings: Settings,
     asked: Asked,
@@ -344,7 +338,7 @@ async def _told(
 ) -> Played:
     """A confirmed failure with its drawing, its file, and the nearest schedule that passes."""
     file = run_dir / "schedule.txt"
-    states = session.world(bounded)
+    states = session.world(rung)
     general = with_names(found.schedule, {real: name for name, real in session.own_names.items()})
     _save(file, write(origin_of(settings, asked, place, states.bounds), general))
     race: tuple[int, int] | None = None
@@ -354,7 +348,7 @@ async def _told(
             states, found.schedule, lambda state: not states.suspicions(state)
         )
         if passing is not None:
-            (live,) = await session.play([passing.schedule], bounded.copies)
+            (live,) = await session.play([passing.schedule], rung.copies)
             if live.not_followed is None and not live.findings:
                 race, passing_schedule = passing.race, passing.schedule
                 difference = schedules_differ(

@@ -6,45 +6,48 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from loadtest.explore.memo import Covered
-from loadtest.explore.model import Fault
+from loadtest.explore.model import Fault, Limits
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rung:
-    """A world of so many copies and at most so many faults."""
+    """A world of so many copies and at most so many faults of these kinds."""
 
     copies: int
-    faults: int
+    faults: int  # of all kinds together
+    kinds: tuple[Fault, ...] = tuple(Fault)
 
     def __str__(self) -> str:
         return f"{_many(self.copies, 'copy', 'copies')} with {_at_most(self.faults)}"
 
+    def limits(self) -> Limits:
+        return dict.fromkeys(self.kinds, self.faults)
 
-def rungs(copies: int, faults: int) -> Iterator[Rung]:
+
+def rungs(copies: int, faults: int, kinds: tuple[Fault, ...] = tuple(Fault)) -> Iterator[Rung]:
     """The ladder: (1, 0) (1, 1) (2, 0) (2, 1) (3, 0) ... up to so many copies, then the same
     copies with two faults, and with three. A rung with faults holds the one without."""
     for n in range(1, copies + 1):
         for f in range(min(faults, 1) + 1):
-            yield Rung(n, f)
+            yield Rung(n, f, kinds)
     for f in range(2, faults + 1):
         for n in range(1, copies + 1):
-            yield Rung(n, f)
+            yield Rung(n, f, kinds)
 
 
 def guarantee(
     clean: Mapping[Rung, Covered],
     *,
     asked: Sequence[Rung],
-    kinds: Sequence[Fault],
     of: str = "one order",
 ) -> str:
     """What is known when nothing failed, and what is not, in one sentence.
 
     :param clean: rungs that were exhausted without a failure
-    :param asked: all rungs that were to be
-    :param kinds: of faults that could be chosen
+    :param asked: all rungs that were to be, of the same kinds of faults
     :param of: what the copies are messages of
     """
+    kinds = asked[0].kinds
     most: dict[int, int] = {}  # copies: faults
     for rung in clean:
         most[rung.copies] = max(rung.faults, most.get(rung.copies, 0))
@@ -53,7 +56,7 @@ def guarantee(
         by_faults.setdefault(faults, []).append(copies)
     parts = []
     for faults, numbers in by_faults.items():
-        covered = [clean[Rung(n, faults)] for n in numbers]
+        covered = [clean[Rung(n, faults, kinds)] for n in numbers]
         noun = "copy" if numbers == [1] else "copies"
         told = f"{_listed(list(map(str, numbers)))} {noun} of {of}, {_at_most(faults)}"
         if faults:

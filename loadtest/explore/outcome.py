@@ -12,7 +12,6 @@ from typing import Any
 from analysis.findings import CheckReport, CheckStatus, Finding, Verdict, VerdictWord
 from analysis.proofs import check_text
 from analysis.schedules import LEGEND, Drawing, Page, RungRow, drawing_text
-from loadtest.explore.ladder import Rung
 from loadtest.explore.model import Schedule
 from loadtest.explore.schedule import switches, write_step
 from loadtest.explore.session import Effort, Explored
@@ -115,7 +114,7 @@ def outcome_page(outcome: Exploration, asked: Mapping[str, Any]) -> Page:
         covered=outcome.covered,
         rungs=tuple(
             RungRow(
-                str(Rung(one.rung.copies, one.rung.faults)),
+                str(one.rung),
                 _word(one),
                 one.covered.interleavings if one.covered else 0,
                 one.covered.states if one.covered else 0,

@@ -72,8 +72,7 @@ def load_schedule(
         changed.append(f"it was made by version {origin.tool}, and this is {__version__}")
     bounds = origin.bounds
     asked = Asked(
-        (Rung(len(bounds.bodies), bounds.faults),),
-        tuple(bounds.limits),
+        (Rung(len(bounds.bodies), bounds.faults, tuple(bounds.limits)),),
         world["orders"],
         world["conflict"],
         seed=world["seed"],

@@ -34,9 +34,10 @@ from consumer.signing import Signer
 from loadtest.config import Settings, fill_names, real_effects
 from loadtest.emulator import Emulator
 from loadtest.explore.cast import LEARNING, Cast, Receives
+from loadtest.explore.ladder import Rung
 from loadtest.explore.live import EpochClock, NotFollowedError, Stagehand, fault_plan
 from loadtest.explore.memo import Covered, Representative, search
-from loadtest.explore.model import Fault, NondeterministicError, Schedule
+from loadtest.explore.model import NondeterministicError, Schedule
 from loadtest.explore.oracles import Known, RealHandler, RealStore, SettingsMeaning
 from loadtest.explore.requests import Reader
 from loadtest.explore.world import Bounds, Learned, World
@@ -64,18 +65,6 @@ class Judged:
     run_dir: Path
     findings: tuple[Finding, ...] = ()
     not_followed: str | None = None  # what a run did instead; nothing was judged then
-
-
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """One step of the ladder."""
-
-    copies: int
-    faults: int  # of all kinds together
-    kinds: tuple[Fault, ...] = tuple(Fault)
-
-    def limits(self) -> Mapping[Fault, int]:
-        return dict.fromkeys(self.kinds, self.faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -424,6 +424,7 @@ class RunInfo:
     control: bool = False
     """Whether the same load was then put on a handler with a known race: a run of its own,
     in the directory ``control`` of this one."""
+    cores: int | None = None  # that this process could use; None: not recorded
 
 
 # --- items ----------------------------------------------------------------------------

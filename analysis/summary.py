@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.baseline import Comparison, Status
 from analysis.findings import CheckReport, CheckStatus, Quantiles, Verdict
 from analysis.proofs import fault_line, group_line
 from analysis.text import count, duration_text, visible
@@ -22,24 +23,29 @@ _TIMED = (
     ("write", "accepted"),
     ("write", "rejected"),
 )
+_MARKS = {Status.FINE: "✓", Status.WORSE: "✗", Status.NOT_ENOUGH: "?"}
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|~@$!&"})
 
 
-def write_summary(run_dir: Path, verdict: Verdict) -> Path:
+def write_summary(run_dir: Path, verdict: Verdict, comparison: Comparison | None = None) -> Path:
     """Write ``summary.md`` into the run directory."""
     path = run_dir / SUMMARY_FILE
-    path.write_text(summary_text(verdict), encoding="utf-8")
+    path.write_text(summary_text(verdict, comparison), encoding="utf-8")
     return path
 
 
-def summary_text(verdict: Verdict) -> str:
-    """The summary as Markdown; foreign text is bounded and cannot form markup."""
+def summary_text(verdict: Verdict, comparison: Comparison | None = None) -> str:
+    """The summary as Markdown; foreign text is bounded and cannot form markup.
+
+    :param comparison: its verdict then stands for all of it, and its thresholds are shown.
+    """
     counts, exposure = verdict.counts, verdict.exposure
-    lines = [f"## onceproof: {verdict.verdict.value}", ""]
-    if verdict.reasons:
-        lines += [f"- {_plain(reason, 300)}" for reason in verdict.reasons[:_MOST_REASONS]]
-        if len(verdict.reasons) > _MOST_REASONS:
-            lines.append(f"- {len(verdict.reasons) - _MOST_REASONS} more in the report")
+    concluded = comparison or verdict
+    lines = [f"## onceproof: {concluded.verdict.value}", ""]
+    if concluded.reasons:
+        lines += [f"- {_plain(reason, 300)}" for reason in concluded.reasons[:_MOST_REASONS]]
+        if len(concluded.reasons) > _MOST_REASONS:
+            lines.append(f"- {len(concluded.reasons) - _MOST_REASONS} more in the report")
         lines.append("")
     rules = [
         (
@@ -84,6 +90,14 @@ def summary_text(verdict: Verdict) -> str:
         known = {(row.name, row.split): row for row in verdict.timing.quantiles}
         rows = [_timing_row(known[series]) for series in _TIMED if series in known]
         lines += _table(("milliseconds", "n", "p50", "p99", "max"), rows)
+    if comparison is not None:
+        compared = [
+            (_MARKS[one.status], one.metric, one.required, _plain(one.actual, 200))
+            for one in comparison.thresholds
+        ]
+        lines += _table(("", "threshold", "required", "actual"), compared[:_MOST_RULES])
+        lines += [f"- {_plain(text, 300)}" for text in comparison.warnings]
+        lines += [""] * bool(comparison.warnings)
     lines.append(f"Run {_plain(verdict.run_id)}.")
     return "\n".join(lines) + "\n"
 

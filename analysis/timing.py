@@ -22,7 +22,7 @@ say nothing about what an arrival at a fixed rate would have waited.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,15 +165,53 @@ def quantiles(
     make_base(evidence)
     found = []
     for name in names:
-        durations = _DURATIONS[name]
-        values: dict[str, object] = {"levels": list(levels)}
-        if "$orders" in durations:
-            values["orders"] = orders_tables(evidence)
-        if "$open_loop" in durations:
-            values["open_loop"] = evidence.run.plan.rate_per_s is not None
+        durations, values = _of_name(evidence, name)
         sql = _QUANTILES.format(durations=durations, sets=_SETS.get(name, "(split)"))
-        found += [{"name": name, **row} for row in evidence.rows(sql, values)]
+        rows = evidence.rows(sql, {**values, "levels": list(levels)})
+        found += [{"name": name, **row} for row in rows]
     return found
+
+
+def number_of(evidence: Evidence, name: str, split: str) -> int:
+    """How many durations of a name there are in a split; "all" for all of them."""
+    sql, values = _durations(evidence, name, split)
+    n = evidence.scalar(f"SELECT count(*) FROM ({sql})", values)
+    assert isinstance(n, int)
+    return n
+
+
+def values_at(
+    evidence: Evidence, name: str, split: str, n: int, ranks: Collection[int | None]
+) -> dict[int, int]:
+    """The durations at these ranks, from 1 for the shortest of the ``n`` there are."""
+    wanted = sorted({rank for rank in ranks if rank is not None})
+    if not wanted:
+        return {}
+    sql, values = _durations(evidence, name, split)
+    # The middle of a rank's share of all values: no rounding leads to a neighbour.
+    levels = [(rank - 0.5) / n for rank in wanted]
+    found = evidence.scalar(
+        f"SELECT quantile_disc(ns::BIGINT, $levels) FROM ({sql})", {**values, "levels": levels}
+    )
+    return dict(zip(wanted, found, strict=True))
+
+
+def _durations(evidence: Evidence, name: str, split: str) -> tuple[str, dict[str, object]]:
+    """SQL of the durations of a name in one split, and its values."""
+    sql, values = _of_name(evidence, name)
+    if split == "all":
+        return sql, values
+    return f"FROM ({sql}) WHERE split = $split", {**values, "split": split}
+
+
+def _of_name(evidence: Evidence, name: str) -> tuple[str, dict[str, object]]:
+    durations = _DURATIONS[name]
+    values: dict[str, object] = {}
+    if "$orders" in durations:
+        values["orders"] = orders_tables(evidence)
+    if "$open_loop" in durations:
+        values["open_loop"] = evidence.run.plan.rate_per_s is not None
+    return durations, values
 
 
 def measure(evidence: Evidence) -> Timing | None:

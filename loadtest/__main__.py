@@ -13,11 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from analysis.errors import OnceproofError, UsageError
+from analysis.findings import VerdictWord
 from analysis.query import ask, tables_of
 from analysis.report import write_outputs
 from analysis.verdict import judge, write_verdict
 from consumer.clock import HostClock
 from loadtest import __version__
+from loadtest.check import check_run, comparison_json, update_baseline
 from loadtest.config import FaultFlags, load_settings
 from loadtest.doctor import Level, examine, examine_queue, examine_run
 from loadtest.event_loop import run_in_loop
@@ -39,6 +41,7 @@ from loadtest.terminal import (
     Terminal,
     print_advice,
     print_answer,
+    print_comparison,
     print_faults,
     print_tables,
     print_verdict,
@@ -356,6 +359,63 @@ def report(
         console = Console(highlight=False)
         print_verdict(console, verdict, run_dir, run_dir / "report.html")
     raise typer.Exit(verdict.verdict.exit_code)
+
+
+@app.command()
+def check(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|RUN",
+            help="What its timing is compared with: a baseline file, or the directory of "
+            "another run.",
+        ),
+    ] = None,
+    update: Annotated[
+        bool,
+        typer.Option(
+            "--update-baseline",
+            help="Write the baseline file from this run, if it passed, and compare nothing.",
+        ),
+    ] = False,
+    config: _Config = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON and nothing else.")
+    ] = False,
+) -> None:
+    """Judge a run and hold its timing against thresholds and a baseline, for CI.
+
+    Thresholds stand in \\[thresholds] of the configuration, each METRIC = "<= NUMBER" or
+    ">= NUMBER": seconds, or messages a second; with x behind the number, that many times the
+    baseline. With ", n >= NUMBER" behind it, at least so many values are needed.
+
+    Metrics: handler_p99, and so for end_to_end, write, send, send_lag and delivery, with p50,
+    p90, p95, p99, p99_9 and max; drain_rate and send_rate. Parts of them: handler_processed,
+    handler_duplicate, end_to_end_processed, end_to_end_duplicate, write_accepted,
+    write_rejected. Without thresholds: handler_p95 and end_to_end_p95 at most 1.5x the
+    baseline.
+
+    Exit codes: 0 no finding and all within, 1 a finding or a figure that is worse, 2 wrong
+    use, or a baseline of another load, 3 not enough data or an inconclusive run.
+
+    Example: loadtest check runs/20260101T120000Z-a1b2c3 --baseline baseline.json
+    """
+    if update:
+        comparison = update_baseline(run_dir, baseline)
+    else:
+        thresholds = load_settings(config, {}, Path.cwd()).thresholds
+        comparison = check_run(run_dir, thresholds, baseline)
+    if json:
+        sys.stdout.write(comparison_json(comparison))
+    else:
+        console = Console(highlight=False)
+        print_comparison(console, comparison)
+        if update and comparison.verdict is VerdictWord.PASS:
+            console.print(Text(f"baseline  {baseline}"), soft_wrap=True)
+        elif update:
+            console.print("The baseline is as it was: it is written from a run that passes.")
+    raise typer.Exit(comparison.verdict.exit_code)
 
 
 @app.command()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import consumer
+from analysis.baseline import METRICS, Threshold, parse_threshold, unknown_metric
 from analysis.errors import EvidenceError, UsageError
 from analysis.schema import EffectInfo, ExpectInfo, OrderInfo, ResultInfo, TableRole
 from consumer.faults import NO_FAULTS, FaultPlan, FaultRule
@@ -121,6 +122,8 @@ class Settings:
     faults: FaultPlan = NO_FAULTS
     effects: tuple[EffectInfo, ...] = ()
     """Resources under their declared names."""
+    thresholds: tuple[Threshold, ...] | None = None
+    """For ``loadtest check``; None: nothing is said about them."""
 
     # What run.json records. The handler's environment is not part of it: its values may be
     # secrets.
@@ -343,7 +346,18 @@ def _rules_of_run(
 
 # --- checking ---------------------------------------------------------------------------
 
-_SECTIONS = ("handler", "queue", "table", "effect", "order", "result", "load", "expect", "faults")
+_SECTIONS = (
+    "handler",
+    "queue",
+    "table",
+    "effect",
+    "order",
+    "result",
+    "load",
+    "expect",
+    "faults",
+    "thresholds",
+)
 
 _ENVIRONMENT_PLACEHOLDER = re.compile(r'\{\{([^{}"]+)\}\}|\{([^{}"]+)\}')
 
@@ -406,6 +420,7 @@ def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
 
     result = parse_section(ResultSettings, result_data, "result", problems)
     expect = parse_section(ExpectSettings, _table(data, "expect", problems), "expect", problems)
+    thresholds = _thresholds(data, problems)
     valid_tables = tuple(table for table in tables if table is not None)
     if not (handler and queue and order and load and result and expect):
         return None
@@ -418,6 +433,7 @@ def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
         load,
         expect,
         effects=tuple(effect for effect in effects if effect is not None),
+        thresholds=thresholds,
     )
 
 
@@ -432,6 +448,24 @@ def _table(data: Mapping[str, Any], name: str, problems: Problems) -> dict[str, 
         return dict(table)
     problems.add(name, f"must be a table, [{name}] (got {shown(table)})")
     return {}
+
+
+def _thresholds(data: Mapping[str, Any], problems: Problems) -> tuple[Threshold, ...] | None:
+    if "thresholds" not in data:
+        return None
+    found = []
+    for metric, text in _table(data, "thresholds", problems).items():
+        key = f"thresholds.{metric}"
+        if metric not in METRICS:
+            problems.add(key, unknown_metric(metric))
+        elif not isinstance(text, str):
+            problems.add(key, f'must be text, such as "<= 1.25x" (got {shown(text)})')
+        else:
+            try:
+                found.append(parse_threshold(metric, text))
+            except ValueError as error:
+                problems.add(key, str(error))
+    return tuple(found)
 
 
 def _tables(data: object, order_key: object, problems: Problems) -> list[TableSettings | None]:

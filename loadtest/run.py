@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import platform
 import secrets
 import signal
@@ -123,6 +124,7 @@ def run_info(
         faults=tuple(map(rule_info, settings.faults.rules)),
         fault_seed=settings.faults.seed,
         effects=settings.effects,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         versions={
             "python": platform.python_version(),
             **{name: version(name) for name in ("boto3", "botocore", "ministack", "duckdb")},

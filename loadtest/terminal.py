@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from analysis.baseline import Comparison, Status
 from analysis.findings import CheckStatus, Verdict, VerdictWord
 from analysis.proofs import check_text
 from analysis.query import Answer, TableText
@@ -301,3 +302,22 @@ def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Pat
     console.print(Text("".join(f"  {reason}" for reason in verdict.reasons)))
     console.print(Text(f"report  {report}"), soft_wrap=True)
     console.print(Text(f"again   loadtest report {run_dir}"), soft_wrap=True)
+
+
+_COMPARED = {
+    Status.FINE: Text("✓ ", "green"),
+    Status.WORSE: Text("✗ ", "red"),
+    Status.NOT_ENOUGH: Text("? ", "yellow"),
+}
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """One line a threshold, then the verdict on findings and timing together."""
+    for text in comparison.warnings:
+        _warn(text)
+    for one in comparison.thresholds:
+        wanted = "" if one.status is Status.FINE else f": {one.status}"
+        line = f"{one.metric}{wanted}: {one.actual} (required: {one.required})"
+        console.print(_COMPARED[one.status] + Text(line), soft_wrap=True)
+    console.print(Text(comparison.verdict, style=_STYLES[comparison.verdict]), end="")
+    console.print(Text("".join(f"  {reason}" for reason in comparison.reasons)), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The command line: ``loadtest run | explore | report | sql | lab | faults | doctor | mutants``."""
+"""The command line: one thin function a command, ``loadtest init | run | explore | ...``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from loadtest.explore.outcome import Exploration
 from loadtest.explore.saved import load_schedule
 from loadtest.explore.telling import Telling, print_outcome
 from loadtest.fault_rules import faults_json
+from loadtest.init import check_place, init, print_written
 from loadtest.lab import walk
 from loadtest.matrix import MatrixProgress, print_matrix
 from loadtest.mutants import chosen, run_matrix
@@ -109,6 +110,50 @@ _Quiet = Annotated[
 _RunsFolder = Annotated[
     Path, typer.Option(help="Folder for the run's directory.", rich_help_panel=_OUTPUT)
 ]
+
+
+@app.command("init")
+def init_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where the template or the handler is.")
+    ] = Path(),
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="SAM or CloudFormation template, serverless.yml or a template of cdk.out; "
+            "otherwise what the folder has, and without any its Python files.",
+        ),
+    ] = None,
+    function: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The function, where several are behind queues."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The new file; FOLDER/loadtest.toml if not given, - for standard output.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a loadtest.toml for a handler, from its template or from the code alone.
+
+    What could not be told is left in it as a QUESTION, and listed at the end. No code is run.
+
+    Example: loadtest init --template template.yaml --function OrdersFunction
+    """
+    place = folder / "loadtest.toml" if out is None else out
+    if place == Path("-"):
+        written = init(folder, template, function, Path())
+        sys.stdout.write(written.text)
+        print_written(Console(stderr=True, highlight=False), written, None)
+        return
+    check_place(place, folder, force=force)
+    written = init(folder, template, function, place.parent)
+    place.write_text(written.text, "utf-8")
+    print_written(Console(highlight=False), written, place)
 
 
 @app.command()

@@ -191,6 +191,11 @@ def _settings(
     return settings
 
 
+def escaped(text: str) -> str:
+    """For the handler's environment: its braces stand for themselves."""
+    return re.sub(r'\{([^{}"]+)\}', r"{{\1}}", text)
+
+
 def fill_names(environment: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     """The handler's environment with the run's own names put in.
 
@@ -592,18 +597,25 @@ def _check_environment(
         names += _names_of_effect(effect) if effect else []
     for variable, text in environment.items():
         at = f"handler.environment.{variable}"
-        if variable in _RESERVED:
-            problems.add(at, "is reserved by Lambda, which sets it itself")
-        elif variable.startswith(_ENDPOINTS):
-            problems.add(at, "cannot be set: the run points the handler at its own endpoint")
-        elif not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]+", variable):
-            problems.add(at, "needs a name of two or more letters, digits and _, a letter first")
+        if problem := variable_problem(variable):
+            problems.add(at, problem)
         if isinstance(text, str) and None not in tables and None not in effects:
             for name in _placeholders(text):
                 if name not in names:
                     problems.add(at, _no_such_name(name, names))
         if isinstance(text, str) and "\0" in text:
             problems.add(at, "must not hold a NUL character")
+
+
+def variable_problem(variable: str) -> str | None:
+    """Why a variable of this name cannot be set for the handler."""
+    if variable in _RESERVED:
+        return "is reserved by Lambda, which sets it itself"
+    if variable.startswith(_ENDPOINTS):
+        return "cannot be set: the run points the handler at its own endpoint"
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]+", variable):
+        return "needs a name of two or more letters, digits and _, a letter first"
+    return None
 
 
 def _placeholders(text: str) -> list[str]:

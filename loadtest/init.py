@@ -17,14 +17,17 @@ from rich.text import Text
 from analysis.errors import UsageError
 from loadtest.config import settings_of
 from loadtest.found import FoundFunction, Unknown
-from loadtest.init_file import Beginning, Remark, remarks_in, settings_text
+from loadtest.init_file import Beginning, Remark, orders_table, remarks_in, settings_text
 from loadtest.plain_folder import find_handlers, folders_with
+from loadtest.sample_event import OrderSample, sample_of
 from loadtest.serverless import as_template, is_serverless
 from loadtest.stack import find_functions
 from loadtest.templates import MAX_TEMPLATE_BYTES, Template, read_document
 
 _ENDINGS = (".yaml", ".yml", ".json", ".template")
 _CDK = ("cdk.out/*.template.json", "cdk.out/assembly-*/*.template.json")
+_EVENTS = ("events/*.json", "*event*.json", "tests/events/*.json")
+"""Where saved events are: the first is SAM's own place."""
 _MAX_LISTED = 10
 
 
@@ -226,13 +229,31 @@ def _beginning(
             "Is a copy of the code what you want to test? cdk synth made it; after a change "
             "synthesize again, or name the source folder."
         )
+    sample, sample_source = _sample(folder, function)
     return Beginning(
         source=function.label,
         code=_relative(code, base),
         handler=handler,
         from_template=from_template,
         questions=questions,
+        sample=sample,
+        sample_source=sample_source,
     )
+
+
+def _sample(folder: Path, function: FoundFunction) -> tuple[OrderSample | None, str]:
+    """An order from a saved event, and the file that has it."""
+    table = orders_table(function)
+    for path in (path for pattern in _EVENTS for path in sorted(folder.glob(pattern))):
+        try:
+            if path.stat().st_size > MAX_TEMPLATE_BYTES:
+                continue
+            sample = sample_of(path.read_text("utf-8"), table.key if table else None)
+        except (OSError, UnicodeDecodeError):
+            continue  # no event then; the question about messages stays
+        if sample is not None:
+            return sample, _label(path, folder)
+    return None, ""
 
 
 def _unpacked(code: Path, function: FoundFunction) -> Path:

@@ -24,6 +24,7 @@ from loadtest.found import (
     Unknown,
     Value,
 )
+from loadtest.sample_event import OrderSample
 
 _WIDTH = 98
 _NOTE_COLUMN = 35
@@ -39,7 +40,7 @@ _LONG_WAIT_S = 60
 _USUAL_CONCURRENCY = 8
 
 _GUARD = re.compile(r"idempot|dedup|lock|guard|claim|lease", re.IGNORECASE)
-_FIELD = re.compile(r"[A-Za-z_]\w*")
+_FIELD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _GENERIC_KEY = re.compile(r"(pk|sk|hash|partition|key)(_?key)?|gsi.*", re.IGNORECASE)
 _MARKS = ("QUESTION", "REFUSED", "NOTE")
 
@@ -63,6 +64,13 @@ class Beginning:
     from_template: bool
     questions: Sequence[str] = field(default=())
     """About the code and the handler."""
+    sample: OrderSample | None = None
+    sample_source: str = ""  # the file that has it
+
+
+def orders_table(function: FoundFunction) -> FoundTable | None:
+    """The table that is taken for that of the orders."""
+    return next(iter(_tables_of(function)), None)
 
 
 def settings_text(function: FoundFunction, beginning: Beginning) -> str:
@@ -449,11 +457,7 @@ class _Writer:
     def _order(self) -> None:
         page = self._page
         table = self._tables[0] if self._tables else FoundTable("orders", "id")
-        key = table.key or "id"
-        named = _FIELD.fullmatch(key) and not _GENERIC_KEY.fullmatch(key)
-        field_name = key if named else "id"
-        other = "quantity" if field_name != "quantity" else "amount"
-        id_text = f"{{{field_name}}}" if table.key_type == "N" else f'"{{{field_name}}}"'
+        sample = self._beginning.sample or _made_up(table)
         page.table("[order]")
         queue = self._mapping.queue if self._mapping else None
         if queue is not None and queue.topic is not None:
@@ -461,24 +465,35 @@ class _Writer:
                 f"The queue gets its messages from the topic {queue.topic}, wrapped by SNS: does "
                 "the handler look for the order in Message? The body below is not wrapped."
             )
-        page.question(
-            f"What does a message look like? The body below is made up; {{{field_name}}} is the "
-            "place of the order's id, and each other {field} needs a generator."
-        )
-        if field_name != key or table.sort is not None:
+        if self._beginning.sample is not None:
+            page.question(
+                f"May the fields be as below? The body is that of {self._beginning.sample_source}; "
+                f"{{{sample.key}}} is the place of the order's id, and what each other {{field}} "
+                "may be is a guess."
+            )
+        else:
+            page.question(
+                f"What does a message look like? The body below is made up; {{{sample.key}}} is "
+                "the place of the order's id, and each other {field} needs a generator."
+            )
+        key = table.key or "id"
+        if sample.key != key or table.sort is not None:
             keys = " and ".join(filter(None, (key, table.sort)))
             page.question(f"How does the handler make {keys} from the order's id?")
         page.question(
             "In which fields may a second message of the same order differ, so that it must be "
-            f"refused? Taken for: {other}."
+            f"refused? Taken for: {sample.conflict or 'none'}."
         )
-        page.setting("key", field_name, "body field with the order's id")
-        body = f'{{"{field_name}": {id_text}, "{other}": {{{other}}}}}'
-        page.lines.append(f"body = '{body}'")
-        page.lines.append(_noted(f'conflict = ["{other}"]', "an empty list: no such message"))
-        page.lines.append(f"[order.{other}]")
-        note = "decimal = [lo, hi, places], choice = [...], text = [min, max]"
-        page.lines.append(_noted("integer = [1, 10]", note))
+        page.setting("key", sample.key, "body field with the order's id")
+        page.lines.append(f"body = {_literal(sample.body)}")
+        conflict = json.dumps([sample.conflict] if sample.conflict else [])
+        page.lines.append(_noted(f"conflict = {conflict}", "an empty list: no such message"))
+        for number, (name, generator) in enumerate(sample.fields.items()):
+            page.lines.append(f"[order.{name}]")
+            note = (
+                "" if number else "integer, decimal = [lo, hi, places], choice, text = [min, max]"
+            )
+            page.lines.append(_noted(generator, note))
 
     def _result(self) -> None:
         page = self._page
@@ -504,6 +519,21 @@ class _Writer:
             page.setting("concurrency", _USUAL_CONCURRENCY, "processes that run the handler")
         else:
             page.off("concurrency", _USUAL_CONCURRENCY, "processes that run the handler")
+
+
+def _made_up(table: FoundTable) -> OrderSample:
+    """An order of which nothing is known but its table's key."""
+    key = table.key or "id"
+    key = key if _FIELD.fullmatch(key) and not _GENERIC_KEY.fullmatch(key) else "id"
+    other = "quantity" if key != "quantity" else "amount"
+    id_text = f"{{{key}}}" if table.key_type == "N" else f'"{{{key}}}"'
+    body = f'{{"{key}": {id_text}, "{other}": {{{other}}}}}'
+    return OrderSample(key, body, {other: "integer = [1, 10]"}, other)
+
+
+def _literal(text: str) -> str:
+    """As TOML text without escapes where that is possible: easier to read and change."""
+    return f"'{text}'" if "'" not in text and text.isprintable() else _toml(text)
 
 
 def _tables_of(function: FoundFunction) -> list[FoundTable]:

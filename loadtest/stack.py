@@ -376,5 +376,5 @@ def _short_name(resource: Resource, physical: str | None) -> str:
 
 
 def _kebab(name: str) -> str:
-    """``OrderEvents`` -> ``order-events``"""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()[:38]
+    """``DBOrderEvents`` -> ``db-order-events``"""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()[:38]

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from loadtest.config import Settings, fill_names, load_settings, settings_of
 from loadtest.init_file import Beginning, settings_text
+from loadtest.orders import Dice, body_text, draw_values
+from loadtest.sample_event import sample_of
 from loadtest.stack import find_functions
 from loadtest.templates import Template, read_document
 from tests.cli import Ended, loadtest
@@ -180,8 +182,13 @@ CASES = [
             "max_receive_count": 5,
         },
         [("shop-orders-dev", "orderId", "S", None, "S", "orders")],
-        ("orderId", '{"orderId": "{orderId}", "quantity": {quantity}}'),
+        (
+            "orderId",
+            '{"orderId": "{orderId}", "amount": {amount}, "lines": [{"sku": "x", "count": 2}], '
+            '"currency": "{currency}", "gift": {gift}, "note": "{note}", "body": "reserved"}',
+        ),
         [
+            "May the fields be as below? The body is that of events/sqs.json;",
             "What is SECRET? ${ssm:/shop/secret} is looked up",
             "What is REGIONAL? ${env:HOST} is looked up",
         ],
@@ -205,7 +212,6 @@ CASES = [
         ['QUEUE_URL = "{queue_url}"'],
     ),
 ]
-ALWAYS = ["What does a message look like?", "In which fields may a second message"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.folder)
@@ -231,8 +237,10 @@ def test_every_kind_of_folder_gives_settings_that_load(tmp_path: Path, case: Cas
     assert text.startswith("# Settings of loadtest for ")
     assert max(len(line) for line in text.splitlines() if line.startswith("#")) <= 100
     asked = questions(text)
-    assert len(asked) == len(case.questions) + len(ALWAYS), asked
-    for piece in [*case.questions, *ALWAYS]:
+    made_up = [] if (folder / "events").exists() else ["What does a message look like?"]
+    expected = [*case.questions, *made_up, "In which fields may a second message"]
+    assert len(asked) == len(expected), asked
+    for piece in expected:
         assert any(piece in question for question in asked), piece
         assert piece in ended.said
     for line in case.off:
@@ -431,6 +439,70 @@ def test_any_text_of_the_environment_reaches_the_handler_as_it_is(value: str) ->
         assert fill_names(environment, {})["VALUE"] == value
 
 
+# --- saved events ------------------------------------------------------------------------
+
+
+def event(body: str) -> str:
+    return json.dumps({"Records": [{"eventSource": "aws:sqs", "body": body}]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"Records": []}',
+        '{"Records": [{"eventSource": "aws:s3", "body": "{}"}]}',
+        event("no JSON"),
+        event("[1]"),
+        event('{"name": "nobody"}'),  # no id
+        event('{"id": "1", "note": ["{other}"]}'),  # looks like a place for a field
+        event('{"Type": "Notification", "Message": "{}", "MessageId": "1", "TopicArn": "t"}'),
+        event('{"id": "1", "detail-type": "Order", "detail": {}}'),
+    ],
+)
+def test_an_event_without_a_plain_order_is_left_alone(tmp_path: Path, text: str) -> None:
+    (tmp_path / "event.json").write_text(text)
+    ended = init(tmp_path, stack())
+    assert ended.code == 0
+    assert "What does a message look like? The body below is made up" in ended.said
+    assert loaded(tmp_path).order.template == '{"id": "{id}", "quantity": {quantity}}'
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
+    ["key", "body", "conflict", "item", "quantity", "order_id"]
+)
+
+
+@given(
+    body=st.dictionaries(NAMES, VALUES, max_size=5), order_id=st.text("aB-7") | st.integers(0, 99)
+)
+def test_settings_from_any_saved_order_load(body: dict[str, Any], order_id: object) -> None:
+    sample = sample_of(event(json.dumps(body | {"id": order_id})), "id")
+    if sample is None:
+        assert "{" in json.dumps(body, ensure_ascii=False)[1:]
+        return
+    (function,) = find_functions([Template(stack(), "t")])
+    beginning = Beginning("t", ".", "app.handler", True, sample=sample, sample_source="e")
+    settings = settings_of(tomllib.loads(settings_text(function, beginning)), Path())
+    values = draw_values(settings.order, Dice(1, "test"))
+    drawn = json.loads(body_text(settings.order, "x-1", values))
+    assert drawn.keys() == {*body, "id"}
+    assert settings.order.key == "id"
+
+
 # --- choosing ---------------------------------------------------------------------------
 
 
@@ -524,7 +596,7 @@ Resources:
         ("t.yaml", "a: 1", "t.yaml: is no template: it has no Resources"),
         ("t.yaml", "a: \ud800", "t.yaml: is not UTF-8 text"),
         ("t.yaml", "Resources: !!python/name:os.system x", "could not determine a constructor"),
-        ("t.json", "[" * 3_000, "t.json: is nested too deeply"),
+        ("t.json", "[" * 1_100, "t.json: is nested too deeply"),
         ("t.json", '{"Resources":' * 3_000, "t.json: is nested too deeply"),
         ("t.yaml", "#" * 1_048_577, "t.yaml: has more than 1048576 bytes"),
         ("t.yaml", "Resources: {}", "t.yaml: has no Lambda function"),

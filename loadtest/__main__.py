@@ -19,6 +19,8 @@ from analysis.report import write_outputs
 from analysis.verdict import judge, write_verdict
 from consumer.clock import HostClock
 from loadtest import __version__
+from loadtest.aws.commands import Talk, Where, clean_orphans, clean_stack
+from loadtest.aws.commands import deploy as deploy_stack
 from loadtest.check import check_run, comparison_json, update_baseline
 from loadtest.config import FaultFlags, load_settings
 from loadtest.doctor import Level, examine, examine_queue, examine_run
@@ -82,6 +84,7 @@ _HANDLER = "Handler"
 _FAULTS = "Faults"
 _WORLD = "World"
 _OUTPUT = "Output"
+_AWS = "AWS"
 
 # Options that several commands have.
 _Code = Annotated[
@@ -107,6 +110,19 @@ _Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Print the verdict only.", rich_help_panel=_OUTPUT),
 ]
+_Profile = Annotated[
+    str | None, typer.Option(help="Profile of the AWS configuration files.", rich_help_panel=_AWS)
+]
+_Region = Annotated[str | None, typer.Option(help="AWS region.", rich_help_panel=_AWS)]
+_AwsEndpointUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint-url",
+        help="Something that has AWS's APIs, to use instead of AWS.",
+        rich_help_panel=_AWS,
+    ),
+]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _RunsFolder = Annotated[
     Path, typer.Option(help="Folder for the run's directory.", rich_help_panel=_OUTPUT)
 ]
@@ -504,6 +520,77 @@ def lab(
     console = Console(highlight=False)
     held = walk(endpoint_url=endpoint_url, out=out, clock=HostClock(), console=console)
     raise typer.Exit(0 if held else 1)
+
+
+@app.command()
+def deploy(
+    name: Annotated[str, typer.Option(help="Name of the stack.")] = "sample",
+    profile: _Profile = None,
+    region: _Region = None,
+    endpoint_url: _AwsEndpointUrl = None,
+    out: Annotated[Path, typer.Option(help="Folder for the stack's record.")] = Path("runs"),
+    yes: _Yes = False,
+) -> None:
+    """Make the sample stack in AWS: queue, tables, and the reference handler as a function.
+
+    Shows account, region, what will be made and what it costs, and asks. What is made carries
+    the tag "onceproof". If something fails, what was made is removed again. A stack that is
+    there already is only shown.
+
+    Example: loadtest deploy --profile dev --region eu-west-1
+
+    For CI: loadtest deploy --name ci-42 --yes
+    """
+    where = Where(profile, region, endpoint_url)
+    run_in_loop(deploy_stack(where, stack=name, out=out, clock=HostClock(), talk=_talk(yes)))
+
+
+@app.command()
+def clean(
+    stack: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Remove the stack of this name.")
+    ] = None,
+    orphans: Annotated[
+        bool,
+        typer.Option(
+            "--orphans",
+            help="Remove everything in account and region that carries the tag onceproof and has "
+            "no record in --out.",
+        ),
+    ] = False,
+    profile: _Profile = None,
+    region: _Region = None,
+    endpoint_url: _AwsEndpointUrl = None,
+    out: Annotated[Path, typer.Option(help="Folder with the stack's record.")] = Path("runs"),
+    yes: _Yes = False,
+) -> None:
+    """Remove from AWS what deploy made, and prove that it is gone.
+
+    Only what carries the stack's tag is removed, after it was shown and you agreed. Exit code 4:
+    something may be left; it is named, and the command can be repeated.
+
+    Example: loadtest clean --stack sample
+
+    After a crash, or without the record: loadtest clean --orphans --region eu-west-1
+    """
+    if (stack is None) != orphans:
+        raise UsageError("name what to remove: --stack NAME or --orphans.")
+    where = Where(profile, region, endpoint_url)
+    if stack is not None:
+        run_in_loop(clean_stack(where, stack=stack, out=out, talk=_talk(yes)))
+    else:
+        run_in_loop(clean_orphans(where, out=out, talk=_talk(yes)))
+
+
+def _talk(yes: bool) -> Talk:
+    def agreed(question: str) -> bool:
+        if yes:
+            return True
+        if not sys.stdin.isatty():
+            raise UsageError("nobody can be asked here: say --yes to go on without a question.")
+        return typer.confirm(question)
+
+    return Talk(Console(highlight=False), agreed)
 
 
 @app.command()

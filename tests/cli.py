@@ -74,7 +74,9 @@ def started(
     env: dict[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, which ``cwd`` marks as this test's."""
-    variables = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    variables = {
+        name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ
+    }
     keys = {"AWS_ACCESS_KEY_ID": "onceproof", "AWS_SECRET_ACCESS_KEY": "onceproof"}
     with subprocess.Popen(
         [*wrapper, python, "-m", module, *map(str, arguments)],

@@ -1,7 +1,7 @@
 """What AWS bills for a run: units expected before anything is sent, units counted afterwards.
 
-Pure. Prices are list prices of us-east-1 as they were read at the dates named beside them;
-every figure made from them is an estimate. Not counted: the free tier, storage, data transfer
+Pure. Prices are list prices of us-east-1, with where and when they were read beside them; every
+figure made from them is an estimate. Not counted: the free tier, storage, data transfer
 between regions, and services that the handler calls beside DynamoDB.
 """
 
@@ -42,28 +42,28 @@ class Price:
 # One entry for each field of Units.
 PRICES: Mapping[str, Price] = {
     "sqs_requests": Price(
-        "SQS requests", 0.40, 1e6, "aws.amazon.com/sqs/pricing, standard queues, read 2024-09"
+        "SQS requests", 0.40, 1e6, "standard queues; a bill of 2024-09, aws.amazon.com/sqs/pricing"
     ),
     "lambda_requests": Price(
-        "Lambda requests", 0.20, 1e6, "aws.amazon.com/lambda/pricing, read 2025-08"
+        "Lambda requests", 0.20, 1e6, "quoted, undated, from aws.amazon.com/lambda/pricing"
     ),
     "lambda_gb_s": Price(
-        "Lambda GB-seconds", 0.0000166667, 1, "aws.amazon.com/lambda/pricing, x86, read 2025-08"
+        "Lambda GB-seconds", 1.66667e-5, 1, "x86; quoted, undated, aws.amazon.com/lambda/pricing"
     ),
     "lambda_arm_gb_s": Price(
-        "Lambda GB-seconds (arm64)", 0.0000133334, 1, "aws.amazon.com/lambda/pricing, read 2025-08"
+        "Lambda GB-seconds (arm64)", 1.33334e-5, 1, "as above, aws.amazon.com/lambda/pricing"
     ),
     "write_units": Price(
-        "DynamoDB write units", 0.625, 1e6, "aws.amazon.com/dynamodb/pricing/on-demand, 2024-11"
+        "DynamoDB write units", 0.625, 1e6, "since 2024-11, aws.amazon.com/dynamodb/pricing"
     ),
     "read_units": Price(
-        "DynamoDB read units", 0.125, 1e6, "aws.amazon.com/dynamodb/pricing/on-demand, 2024-11"
+        "DynamoDB read units", 0.125, 1e6, "since 2024-11, aws.amazon.com/dynamodb/pricing"
     ),
     "stream_reads": Price(
-        "DynamoDB stream reads", 0.02, 1e5, "aws.amazon.com/dynamodb/pricing/on-demand, not dated"
+        "DynamoDB stream reads", 0.02, 1e5, "not verified; see aws.amazon.com/dynamodb/pricing"
     ),
     "log_bytes": Price(
-        "Log bytes ingested", 0.50, 1e9, "aws.amazon.com/cloudwatch/pricing, first tier, 2025-05"
+        "log bytes ingested", 0.50, 1e9, "first tier, 2025-05, aws.amazon.com/cloudwatch/pricing"
     ),
 }
 
@@ -216,7 +216,7 @@ def cost_table(units: Units, heading: str) -> Table:
     table.add_column("units", justify="right")
     table.add_column("USD", justify="right")
     table.show_footer = True
-    table.columns[0].footer = f"list prices of {PRICE_REGION}, without the free tier"
+    table.columns[0].footer = f"list prices of {PRICE_REGION}; the free tier is not deducted"
     table.columns[2].footer = usd_text(units.usd)
     for name, price in PRICES.items():
         number = float(getattr(units, name))

@@ -1,0 +1,252 @@
+"""``loadtest clean``: removes what was made, proves that it is gone, and touches nothing else.
+
+A name or a record alone is no reason to delete anything: what is deleted carries the tag of its
+stack at that moment. What was deleted is asked for again, and only "there is no such thing" is
+taken as an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.errors import TargetError
+from loadtest.aws.account import Account, RefusedError
+from loadtest.aws.resources import (
+    ROLE_PATH,
+    TAG,
+    Kind,
+    look,
+    mappings_of,
+    pages,
+    remove,
+    tags_of,
+)
+from loadtest.aws.stack import Names, StackRecord, records, remove_record
+
+Say = Callable[[str], None]
+
+_NO_TAGGING = frozenset(
+    {
+        "AccessDeniedException",
+        "InvalidAction",
+        "UnknownOperationException",
+        "UnsupportedOperation",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Something that is there and carries the tag."""
+
+    kind: Kind
+    name: str
+    stack_id: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+async def find_tagged(
+    account: Account, candidates: Iterable[tuple[Kind, str]], say: Say
+) -> list[Tagged]:
+    """Those of them that are there and carry the tag, in the order of removing.
+
+    :param say: is told of what is there under such a name and carries no tag.
+    :raises TargetError: AWS could not be asked about one of them; names all that may be left.
+    """
+    order = list(Kind)
+    found: list[Tagged] = []
+    asked = sorted(set(candidates), key=lambda one: (order.index(one[0]), one[1]))
+    for number, (kind, name) in enumerate(asked):
+        try:
+            seen = await look(account, kind, name)
+            tags = {} if seen is None else await tags_of(account, kind, name, seen)
+            if TAG in tags:
+                found.append(Tagged(kind, name, tags[TAG]))
+            elif seen is not None and await look(account, kind, name) is not None:
+                say(f"{kind} {name} is not ours (no tag {TAG}); left as it is")
+        except TargetError as error:
+            left = [*map(str, found), *(f"{kind} {name}" for kind, name in asked[number:])]
+            raise _may_be_left(left, [error]) from error
+    return found
+
+
+async def stack_parts(account: Account, names: Names, say: Say) -> list[Tagged]:
+    """What there is of a stack of this name, whichever deployment it is of."""
+    candidates = list(names.parts())
+    try:
+        # Also a mapping that was made and not recorded: the queue knows it.
+        candidates += [(Kind.MAPPING, one) for one in await mappings_of(account, names.queue)]
+    except TargetError as error:
+        left = [f"{kind} {name}" for kind, name in candidates]
+        raise _may_be_left(["its event source mapping", *left], [error]) from error
+    return await find_tagged(account, candidates, say)
+
+
+async def remove_stack(account: Account, record: StackRecord, path: Path, *, say: Say) -> None:
+    """Remove what this deployment made, then its record.
+
+    :raises TargetError: something may be left, and the record is kept.
+    """
+    parts = await stack_parts(account, Names(record.stack, record.region), say)
+    for part in parts:
+        if part.stack_id != record.stack_id:
+            say(f"{part} is of another deployment ({part.stack_id}); left as it is")
+    await remove_all(account, [one for one in parts if one.stack_id == record.stack_id], say=say)
+    remove_record(path)
+
+
+async def remove_all(account: Account, parts: Sequence[Tagged], *, say: Say) -> None:
+    """Remove all of them, in their order; what fails keeps none of the others from it.
+
+    :raises TargetError: something may be left; names it and says why.
+    """
+    failed: dict[Tagged, TargetError] = {}
+    for part in parts:
+        try:
+            await remove(account, part.kind, part.name)
+        except TargetError as error:
+            failed[part] = error
+        else:
+            say(f"gone: {part}")
+    if failed:
+        raise _may_be_left(map(str, failed), failed.values())
+
+
+def _may_be_left(left: Iterable[str], errors: Iterable[TargetError]) -> TargetError:
+    reasons = " ".join(dict.fromkeys(map(str, errors)))
+    return TargetError(
+        f"these may be left: {', '.join(left)}. {reasons} Put that right, then repeat the command "
+        "(loadtest clean): until then they stay and may cost."
+    )
+
+
+# --- what nobody has a record of ----------------------------------------------------------
+
+
+async def find_orphans(account: Account, out: Path, say: Say) -> list[Tagged]:
+    """Everything in this account and region that carries the tag and that no record in ``out``
+    stands for."""
+    recorded = {
+        record.stack_id: record
+        for record in records(out)
+        if (record.account_id, record.region)
+        == (account.identity.account_id, account.identity.region)
+    }
+    by_tag = await _by_tag(account)
+    if by_tag is None:
+        say("found by the lists of each service: the tagging API is not there, or not allowed")
+        listed = [one async for one in _by_name(account)]
+    else:
+        say("found by the tagging API; roles, log groups and mappings by their own lists")
+        listed = by_tag
+    listed += [one async for one in _by_own_lists(account)]
+    queues = [name for kind, name in listed if kind is Kind.QUEUE]
+    for queue in queues:
+        listed += [(Kind.MAPPING, one) for one in await mappings_of(account, queue)]
+    found = await find_tagged(account, listed, say)
+    for stack_id in sorted({one.stack_id for one in found} & recorded.keys()):
+        stack = recorded[stack_id].stack
+        say(f"stack {stack} has a record; loadtest clean --stack {stack} removes it")
+    return [one for one in found if one.stack_id not in recorded]
+
+
+async def _by_tag(account: Account) -> list[tuple[Kind, str]] | None:
+    """By the tagging API, which also lists what was deleted a while ago; None where there is
+    none."""
+    found = []
+    try:
+        async for entry in pages(
+            account,
+            "resourcegroupstaggingapi",
+            "GetResources",
+            "ResourceTagMappingList",
+            "PaginationToken",
+            "PaginationToken",
+            TagFilters=[{"Key": TAG}],
+        ):
+            found += _kind_and_name(str(entry["ResourceARN"]))
+    except RefusedError as error:
+        if error.code not in _NO_TAGGING:
+            raise
+        return None
+    return found
+
+
+def _kind_and_name(arn: str) -> list[tuple[Kind, str]]:
+    """Of an ARN; nothing for a kind that no stack has."""
+    _, _, service, _, _, resource = arn.split(":", 5)
+    match service, resource.replace("/", ":", 1).split(":"):
+        case "sqs", [name]:
+            return [(Kind.QUEUE, name)]
+        case "dynamodb", ["table", name]:
+            return [(Kind.TABLE, name)]
+        case "lambda", ["function", name]:
+            return [(Kind.FUNCTION, name)]
+        case "lambda", ["event-source-mapping", name]:
+            return [(Kind.MAPPING, name)]
+    return []
+
+
+async def _by_name(account: Account) -> AsyncIterator[tuple[Kind, str]]:
+    """By the names that stacks give, service by service."""
+    prefix = f"{TAG}-"
+    async for url in pages(
+        account,
+        "sqs",
+        "ListQueues",
+        "QueueUrls",
+        "NextToken",
+        "NextToken",
+        QueueNamePrefix=prefix,
+        MaxResults=1000,
+    ):
+        yield Kind.QUEUE, url.rpartition("/")[2]
+    async for name in pages(
+        account,
+        "dynamodb",
+        "ListTables",
+        "TableNames",
+        "ExclusiveStartTableName",
+        "LastEvaluatedTableName",
+    ):
+        if name.startswith(prefix):
+            yield Kind.TABLE, name
+    async for function in pages(
+        account, "lambda", "ListFunctions", "Functions", "Marker", "NextMarker"
+    ):
+        if function["FunctionName"].startswith(prefix):
+            yield Kind.FUNCTION, function["FunctionName"]
+
+
+async def _by_own_lists(account: Account) -> AsyncIterator[tuple[Kind, str]]:
+    """What the tagging API does not know everywhere."""
+    async for role in pages(
+        account, "iam", "ListRoles", "Roles", "Marker", "Marker", PathPrefix=ROLE_PATH
+    ):
+        # Roles belong to no region: those of others are not found here.
+        if role["RoleName"].endswith(f"-{account.identity.region}"):
+            yield Kind.ROLE, role["RoleName"]
+    async for group in pages(
+        account,
+        "logs",
+        "DescribeLogGroups",
+        "logGroups",
+        "nextToken",
+        "nextToken",
+        logGroupNamePrefix=f"/aws/lambda/{TAG}-",
+    ):
+        yield Kind.LOG_GROUP, group["logGroupName"]
+    async for mapping in pages(
+        account,
+        "lambda",
+        "ListEventSourceMappings",
+        "EventSourceMappings",
+        "Marker",
+        "NextMarker",
+    ):
+        if f":function:{TAG}-" in mapping["FunctionArn"]:
+            yield Kind.MAPPING, mapping["UUID"]

@@ -10,7 +10,7 @@ import runpy
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 
-_OURS = frozenset({"analysis", "consumer", "loadtest"})
+_OURS = frozenset({"analysis", "consumer", "loadtest", "onceproof"})
 
 
 class _OursHidden:

@@ -31,6 +31,7 @@ from loadtest.explore.outcome import Exploration
 from loadtest.explore.saved import load_schedule
 from loadtest.explore.telling import Telling, print_outcome
 from loadtest.fault_rules import faults_json
+from loadtest.for_tests import FLAG, explore_answer, run_answer
 from loadtest.init import check_place, init, print_written
 from loadtest.lab import walk
 from loadtest.matrix import MatrixProgress, print_matrix
@@ -123,6 +124,7 @@ _AwsEndpointUrl = Annotated[
     ),
 ]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_ForTests = Annotated[bool, typer.Option(FLAG, hidden=True)]
 _RunsFolder = Annotated[
     Path, typer.Option(help="Folder for the run's directory.", rich_help_panel=_OUTPUT)
 ]
@@ -251,6 +253,7 @@ def run(
         ),
     ] = False,
     quiet: _Quiet = False,
+    for_tests: _ForTests = False,
 ) -> None:
     """Flood the queue with copies, run the handler, judge what happened, write a report.
 
@@ -277,23 +280,30 @@ def run(
     given = {name: value for name, value in flags.items() if value is not None}
     settings = load_settings(config, given, Path.cwd(), FaultFlags(tuple(fault or ()), faults))
     console = Console(stderr=json, highlight=False)
-    reporter: Reporter = Quiet() if quiet else Terminal(console)
+    reporter: Reporter = Quiet() if quiet or for_tests else Terminal(console)
     run_dir, verdict = run_load(
         settings,
         endpoint_url=endpoint_url,
         out=out,
-        command=shlex.join(["loadtest", *sys.argv[1:]]),
+        command=_command(),
         clock=HostClock(),
         reporter=reporter,
         control=control,
     )
     if json:
         sys.stdout.write((run_dir / "verdict.json").read_text())
+    elif for_tests:
+        sys.stdout.write(run_answer(run_dir, verdict, _command()))
     elif quiet:
         console.print(Text(" ".join((verdict.verdict, *verdict.reasons))), soft_wrap=True)
     else:
         print_verdict(console, verdict, run_dir, run_dir / "report.html")
     raise typer.Exit(verdict.verdict.exit_code)
+
+
+def _command() -> str:
+    """The command line that was given, quoted for a shell."""
+    return shlex.join(["loadtest", *(argument for argument in sys.argv[1:] if argument != FLAG)])
 
 
 @app.command()
@@ -350,6 +360,7 @@ def explore(
         ),
     ] = False,
     quiet: _Quiet = False,
+    for_tests: _ForTests = False,
 ) -> None:
     """Try every order of the AWS calls of a few copies, and every fault within a bound.
 
@@ -364,10 +375,8 @@ def explore(
     if endpoint_url is not None:
         check_endpoint(endpoint_url)
     console = Console(stderr=json, highlight=False)
-    telling = Telling(None if quiet else console)
-    place = Place(
-        endpoint_url, out, config, shlex.join(["loadtest", *sys.argv[1:]]), Path.cwd(), HostClock()
-    )
+    telling = Telling(None if quiet or for_tests else console)
+    place = Place(endpoint_url, out, config, _command(), Path.cwd(), HostClock())
     if replay is not None:
         saved = load_schedule(replay, code=code, handler=handler, config=config, cwd=place.cwd)
         for text in saved.changed:
@@ -385,6 +394,9 @@ def explore(
     flags = {"handler.code": code, "handler.handler": handler}
     settings = load_settings(config, flags, Path.cwd())
     outcome = run_explore(settings, asked, place, telling, Stop())
+    if for_tests:
+        sys.stdout.write(explore_answer(outcome, _command()))
+        raise typer.Exit(outcome.verdict.exit_code)
     _end_explore(outcome, console, json=json, quiet=quiet)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OURS = {"analysis", "consumer", "loadtest"}
+OURS = {"analysis", "consumer", "loadtest", "onceproof"}
 HANDLERS = [
     ROOT / "consumer" / "app.py",
     ROOT / "consumer" / "control.py",
@@ -78,6 +78,13 @@ def test_analysis_imports_neither_consumer_nor_loadtest() -> None:
 def test_consumer_imports_only_schema_and_errors_of_analysis() -> None:
     for path in modules_of("consumer"):
         assert not list(filter(forbidden_for_consumer, imports_of(path))), path
+
+
+def test_what_a_test_imports_is_the_standard_library_and_pytest() -> None:
+    allowed = {*sys.stdlib_module_names, "onceproof", "pytest"}
+    for path in modules_of("onceproof"):
+        names = set(map(top, imports_of(path))) - allowed
+        assert names == ({"loadtest"} if path.name == "__main__.py" else set()), path
 
 
 @pytest.mark.parametrize("path", HANDLERS, ids=lambda path: path.name)

@@ -9,12 +9,12 @@ import textwrap
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import consumer
-from analysis.errors import UsageError
-from loadtest.explore import explore
+import onceproof
 from tests.cli import Ended, loadtest, processes_of, read_until, started
 
 PLANTED = Path(consumer.__file__).parent / "planted"
@@ -281,31 +281,37 @@ def test_ctrl_c_tells_what_was_covered(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
-def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     write_handler(tmp_path, (Path(consumer.__file__).parent / "app.py").read_text())
     names: dict[str, Any] = {}
     exec(example, names)
-    names["test_orders_are_processed_once"]()
+    names["test_every_interleaving_of_three_copies"](onceproof.explore)
     assert result_of(only_run(tmp_path))["rungs"][0]["interleavings"] == 63
+    names["test_orders_are_processed_once"](
+        mock.create_autospec(onceproof.flood, return_value=mock.Mock(spec=onceproof.Outcome))
+    )
 
 
 def test_a_test_can_explore(
-    tmp_path: Path, emulator_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, emulator_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     write_handler(tmp_path, RACY)
-    clean = explore(copies=2, out=tmp_path / "clean", endpoint_url=emulator_url)
-    clean.assert_clean()
-    assert not clean.failed
-    assert clean.guarantee.startswith("2 copies of one order, no fault")
-    racy = explore(handler="app.handler", code="src", copies=2, endpoint_url=emulator_url)
-    assert racy.failed
-    with pytest.raises(AssertionError) as error:
-        racy.assert_clean()
-    assert "copy 1  copy 2" in str(error.value)
-    assert f"loadtest explore --replay {racy.run_dir / 'schedule.txt'}" in str(error.value)
-    with pytest.raises(UsageError, match="copies"):
-        explore(copies=9)
+    racy = onceproof.explore(
+        handler="app.handler", code="src", copies=2, endpoint_url=emulator_url, cwd=tmp_path
+    )
+    assert (racy.verdict, racy.findings) == ("FAIL", {"overwrite": 1})
+    assert racy.report == only_run(tmp_path) / "report.html"
+    with pytest.raises(onceproof.NotPassed) as error:
+        racy.assert_pass()
+    said = str(error.value)
+    assert said.startswith("FAIL  overwrite: 1\n")
+    assert "copy 1  copy 2" in said
+    replay = f"loadtest explore --replay runs/{racy.run_dir.name}/schedule.txt"
+    assert racy.command == f"{replay} --endpoint-url {emulator_url}"
+    assert f"again     {racy.command}" in said
+    with pytest.raises(onceproof.CannotRunError, match=r"^--copies: must be from 1 to 4 "):
+        onceproof.explore(copies=9, cwd=tmp_path)
+    assert capsys.readouterr() == ("", "")

@@ -17,10 +17,10 @@ from analysis.findings import Finding, FindingKind, VerdictWord
 from analysis.schedules import explore_page, schedule_svg
 from analysis.store import open_evidence
 from analysis.verdict import judge, write_verdict
-from consumer.clock import Clock, HostClock
-from loadtest.config import Settings, load_settings
+from consumer.clock import Clock
+from loadtest.config import Settings
 from loadtest.event_loop import run_in_loop
-from loadtest.explore.asked import DEFAULT_BUDGET_S, Asked, Place, asked_for, asked_json
+from loadtest.explore.asked import Asked, Place, asked_json
 from loadtest.explore.drawing import draw, schedules_differ, step_name
 from loadtest.explore.ladder import Rung, guarantee
 from loadtest.explore.memo import Covered
@@ -35,7 +35,6 @@ from loadtest.explore.schedule import (
 from loadtest.explore.session import Effort, Explored, Judged, Session
 from loadtest.explore.telling import Telling
 from loadtest.run import new_run_dir
-from loadtest.stage import check_endpoint
 
 _SHOW_EVERY_S = 0.25
 
@@ -453,44 +452,3 @@ async def _replay(saved: Saved, place: Place, telling: Telling, stop: Stop) -> E
         seconds=seconds,
         start_up_s=start_up_s,
     )
-
-
-# --- for tests --------------------------------------------------------------------------
-
-
-def explore(
-    *,
-    code: str | Path | None = None,
-    handler: str | None = None,
-    config: str | Path | None = None,
-    copies: int | None = None,
-    faults: int | None = None,
-    orders: int = 1,
-    conflict: bool = False,
-    kinds: Sequence[str] | None = None,
-    budget: str | float = DEFAULT_BUDGET_S,
-    seed: int = 1,
-    out: str | Path = "runs",
-    endpoint_url: str | None = None,
-) -> Exploration:
-    """Explore from a test, as ``loadtest explore`` does. Not from inside an event loop.
-
-    :param kinds: names as of ``--kinds``; all if not given.
-    :raises OnceproofError: it could not be carried out.
-    """
-    if endpoint_url is not None:
-        check_endpoint(endpoint_url)
-    asked = asked_for(
-        copies=copies,
-        faults=faults,
-        orders=orders,
-        conflict=conflict,
-        kinds=kinds,
-        budget=budget,
-        seed=seed,
-    )
-    cwd = Path.cwd()
-    file = None if config is None else Path(config)
-    settings = load_settings(file, {"handler.code": code, "handler.handler": handler}, cwd)
-    place = Place(endpoint_url, Path(out), file, "loadtest.explore.explore", cwd, HostClock())
-    return run_explore(settings, asked, place, Telling(None))

@@ -44,7 +44,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """The result of :func:`loadtest.explore.explore`."""
+    """What an exploration came to."""
 
     verdict: VerdictWord  # PASS: all there is was covered, and nothing failed
     reasons: tuple[str, ...]  # why not PASS, one sentence each
@@ -58,10 +58,6 @@ class Exploration:
     start_up_s: float = 0.0
 
     @property
-    def failed(self) -> bool:
-        return self.verdict is VerdictWord.FAIL
-
-    @property
     def covered(self) -> str:
         """The guarantee, or as much of it as there is when something failed or was cut short;
         empty for nothing."""
@@ -69,14 +65,6 @@ class Exploration:
             return ""
         label = "Guarantee" if self.verdict is VerdictWord.PASS else "Covered before"
         return f"{label}: {self.guarantee}"
-
-    def assert_clean(self) -> None:
-        """
-        :raises AssertionError: a schedule failed, with its drawing and how to replay it; or not
-            everything was covered, with the reason.
-        """
-        if self.verdict is not VerdictWord.PASS:
-            raise AssertionError("\n".join(self.text()))
 
     def text(self, width: int = WIDTH) -> list[str]:
         """All that is to be told, as lines of plain characters."""

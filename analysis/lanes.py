@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from analysis.findings import Actor, Step
+from analysis.item_kinds import filled
 from analysis.schema import NO_ITEM, AckOutcome, Action, Decision, item_text
 from analysis.store import Evidence
 from analysis.text import count, milliseconds, quoted, short_item, visible
@@ -612,7 +613,12 @@ def _item_key(evidence: Evidence, order_key: str) -> str:
     """The primary key under which the order belongs in the first orders table."""
     for table in evidence.run.tables:
         if table.name in orders_tables(evidence):
-            return item_text({table.key: {table.key_type: order_key}})
+            key = {table.key: {table.key_type: order_key}}
+            for kind in table.items:
+                for name, form in ((table.key, kind.key), (table.sort, kind.sort)):
+                    if name is not None and form is not None:
+                        key[name] = {"S": filled(form, order_key) or ""}
+            return item_text(key)
     return NO_ITEM
 
 

@@ -319,6 +319,19 @@ class RunStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ItemsInfo:
+    """One kind of item in a table that holds several: those whose key has this form.
+
+    In a form ``{id}`` stands for the order's id and ``*`` for any text: ``ORDER#{id}``.
+    """
+
+    role: TableRole
+    key: str | None = None  # form of the partition key; None: any
+    sort: str | None = None  # form of the sort key
+    complete_when: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TableInfo:
     name: str  # as the store knows it
     role: TableRole
@@ -328,10 +341,16 @@ class TableInfo:
     sort_type: str = "S"
     complete_when: dict[str, list[str]] = field(default_factory=dict)
     """Attribute -> texts: an item counts as the order's result when all match; empty: always."""
+    items: tuple[ItemsInfo, ...] = ()
+    """Of a table with several kinds of items: the first whose forms fit is an item's kind, with
+    a role of its own; what fits none is the handler's own (role other). Empty: all are alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderInfo:
+    """Fields and attributes that lie deeper are named by their path: ``detail.amount``. A name
+    with a full stop in it that is there as it stands is taken for itself."""
+
     key: str  # body field that carries the order key
     attributes: dict[str, str]
     """Body field -> item attribute, for every field of the order's details, the key's too."""

@@ -5,8 +5,9 @@ A run directory becomes a DuckDB database (a scratch one) with one table or view
 lines). Beside them stand what ``run.json`` says about the store:
 
 ``run_tables``
-    one row per declared table: resource, role, key, sort, claims (it may hold items that are
-    not an order's result: ``complete_when`` is given)
+    one row per declared table, and per kind of items where a table holds several
+    (:mod:`analysis.item_kinds`: ``call_items`` and ``items`` name the kind): resource, role, key,
+    sort, claims (it may hold items that are not an order's result: ``complete_when`` is given)
 ``run_effects``
     one row per declared side effect: effect (its number), name
 ``same_key(text)``
@@ -20,7 +21,8 @@ lines). Beside them stand what ``run.json`` says about the store:
 ``item_order_key(item)``
     the text of the attribute that holds the order key, NULL when the item has none
 ``key_text(resource, item_key)`` and ``sort_text(resource, item_key)``
-    the text of the partition and of the sort key
+    the text of the partition and of the sort key. Where the kind of an item has a form with the
+    order's id in it, ``key_text`` is what stands there, and there is no ``sort_text``
 ``complete(resource, item)``
     whether the item counts as an order's result (``complete_when`` of its table)
 ``differing_fields(answer, item)``
@@ -34,7 +36,7 @@ import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -43,12 +45,17 @@ import duckdb
 import msgspec
 
 from analysis.errors import EvidenceError
+from analysis.item_kinds import ORDER_ID, apart, pattern_of
 from analysis.schema import (
     NO_ITEM,
     SCHEMA_VERSION,
     TABLES,
+    CallItem,
     Effect,
     Fault,
+    ItemRow,
+    ItemsInfo,
+    OrderInfo,
     Row,
     RunInfo,
     RunStatus,
@@ -205,6 +212,8 @@ def open_evidence(run_dir: Path) -> Iterator[Evidence]:
             if missing:
                 notes.append(f"{table_name}: {missing} rows that {child} refers to are missing.")
                 damaged.add(table_name)
+        _name_kinds(connection, run.tables)
+        run = replace(run, tables=apart(run.tables))
         _describe_store(connection, run)
         # From here on a table has no order; the lines of a file had one.
         connection.execute("SET preserve_insertion_order = false")
@@ -492,6 +501,34 @@ def _ends_with_newline(path: Path) -> bool:
 # --- what run.json says about the store -----------------------------------------------
 
 
+def _name_kinds(connection: duckdb.DuckDBPyConnection, tables: Sequence[TableInfo]) -> None:
+    """Let the rows of ``call_items`` and ``items`` name the kind of their item, where their table
+    holds several."""
+    cases = ""
+    for table in tables:
+        for kind, named in zip(table.items, apart([table]), strict=False):
+            forms = ((table.key, kind.key), (table.sort, kind.sort))
+            fits = "".join(
+                f" AND regexp_matches({_value('item_key', name)}, {_text(pattern_of(form))})"
+                for name, form in forms
+                if name is not None and form is not None
+            )
+            cases += f" WHEN resource = {_text(table.name)}{fits} THEN {_text(named.name)}"
+        if table.items:
+            rest = apart([table])[-1].name
+            cases += f" WHEN resource = {_text(table.name)} THEN {_text(rest)}"
+    for row in (CallItem, ItemRow) if cases else ():
+        # Already there as a table or as a view.
+        recorded = f"recorded_{row.TABLE}"
+        views = f"SELECT count(*) FROM duckdb_views() WHERE view_name = {_text(row.TABLE)}"
+        what = "VIEW" if _count(connection, views) else "TABLE"
+        connection.execute(f"ALTER {what} {row.TABLE} RENAME TO {recorded}")
+        connection.execute(
+            f"CREATE VIEW {row.TABLE} AS SELECT * REPLACE "
+            f"(CASE{cases} ELSE resource END AS resource) FROM {recorded}"
+        )
+
+
 def _describe_store(connection: duckdb.DuckDBPyConnection, run: RunInfo) -> None:
     connection.execute("""
         CREATE TABLE run_tables
@@ -522,17 +559,21 @@ def _describe_store(connection: duckdb.DuckDBPyConnection, run: RunInfo) -> None
         f"THEN '{{' || concat_ws(',', {parts or 'NULL'}) || '}}' END",
         "item_order_key(item)": _value("item", key_attribute),
         "key_text(resource, item_key)": _by_table(
-            run, {table.name: _value("item_key", table.key) for table in run.tables}
+            run, {table.name: _key_text(table) for table in run.tables}
         ),
         "sort_text(resource, item_key)": _by_table(
             run,
-            {table.name: _value("item_key", table.sort) for table in run.tables if table.sort},
+            {
+                table.name: _value("item_key", table.sort)
+                for table in run.tables
+                if table.sort and not any(map(_bears_id, table.items))
+            },
         ),
         "complete(resource, item)": f"coalesce(item <> {_text(NO_ITEM)} AND "
         + _by_table(run, {table.name: _is_complete(table) for table in run.tables}, "true")
         + ", false)",
         "same_key(text)": _NUMBER_SPELLING if numeric else "text",
-        "differing_fields(answer, item)": _differing_fields(run.order.attributes),
+        "differing_fields(answer, item)": _differing_fields(run.order),
     }
     for signature, body in macros.items():
         connection.execute(f"CREATE MACRO {signature} AS {body}")
@@ -543,6 +584,19 @@ def _by_table(run: RunInfo, expressions: dict[str, str], otherwise: str = "NULL"
     return f"(CASE resource {cases} ELSE {otherwise} END)" if cases else otherwise
 
 
+def _bears_id(kind: ItemsInfo) -> bool:
+    return ORDER_ID in (kind.key or "") or ORDER_ID in (kind.sort or "")
+
+
+def _key_text(table: TableInfo) -> str:
+    for kind in table.items:
+        for name, form in ((table.key, kind.key), (table.sort, kind.sort)):
+            if name is not None and ORDER_ID in (form or ""):
+                text = _value("item_key", name)
+                return f"nullif(regexp_extract({text}, {_text(pattern_of(form or ''))}, 1), '')"
+    return _value("item_key", table.key)
+
+
 def _is_complete(table: TableInfo) -> str:
     conditions = [
         f"{_value('item', name)} IN ({', '.join(map(_text, texts)) or 'NULL'})"
@@ -551,14 +605,24 @@ def _is_complete(table: TableInfo) -> str:
     return " AND ".join(conditions) or "true"
 
 
-def _differing_fields(attributes: Mapping[str, str]) -> str:
-    """Numbers are compared as numbers, also where a text holds one: many encoders do that."""
+def _differing_fields(order: OrderInfo) -> str:
+    """Numbers are compared as numbers, also where a text holds one: many encoders do that.
+
+    An answer may name a field by its path from the object that the order's key is in.
+    """
+    within = order.key.rpartition(".")[0] + "."
     fields_found = []
-    for name, attribute in attributes.items():
-        given = f"json_extract_string(answer, {_pointer(name)})"
+    for name, attribute in order.attributes.items():
+        pointers = [_pointer(name)]
+        if "." in name:
+            pointers += [_pointer(*name.split(".")), _pointer(name.removeprefix(within))]
         stored = _value("item", attribute)
+        kind, given = (
+            _first([f"{function}(answer, {pointer})" for pointer in dict.fromkeys(pointers)])
+            for function in ("json_type", "json_extract_string")
+        )
         fields_found.append(
-            f"CASE WHEN json_type(answer, {_pointer(name)}) NOT IN ('NULL', 'OBJECT', 'ARRAY') "
+            f"CASE WHEN {kind} NOT IN ('NULL', 'OBJECT', 'ARRAY') "
             f"AND {given} <> {stored} "
             f"AND coalesce(TRY_CAST({given} AS DOUBLE) <> TRY_CAST({stored} AS DOUBLE), true) "
             f"THEN {_text(name)} END"
@@ -567,17 +631,35 @@ def _differing_fields(attributes: Mapping[str, str]) -> str:
     return f"CASE WHEN json_valid(answer) THEN {listed} ELSE [] END"
 
 
+def _places(name: str) -> list[tuple[str, ...]]:
+    """Where an attribute may be in an item: by its name, and by its path through maps."""
+    if "." not in name:
+        return [(name,)]
+    first, *others = name.split(".")
+    steps = [("L" if part.isdigit() else "M", part) for part in others]
+    return [(name,), (first, *(part for step in steps for part in step))]
+
+
 def _member(item: str, name: str) -> str:
     """One attribute of an item as JSON text."""
-    return f"json_extract({item}, {_pointer(name)})::VARCHAR"
+    found = [f"json_extract({item}, {_pointer(*place)})" for place in _places(name)]
+    return f"{_first(found)}::VARCHAR"
 
 
 def _value(item: str, name: str) -> str:
     """The text of one scalar attribute: a string, a number, decoded bytes or a boolean."""
-    text, number, boolean, binary = (
-        f"json_extract_string({item}, {_pointer(name, kind)})" for kind in ("S", "N", "BOOL", "B")
-    )
-    return f"coalesce({text}, {number}, {boolean}, TRY(decode(from_base64({binary}))))"
+    texts = []
+    for place in _places(name):
+        text, number, boolean, binary = (
+            f"json_extract_string({item}, {_pointer(*place, kind)})"
+            for kind in ("S", "N", "BOOL", "B")
+        )
+        texts += [text, number, boolean, f"TRY(decode(from_base64({binary})))"]
+    return _first(texts)
+
+
+def _first(expressions: Sequence[str]) -> str:
+    return expressions[0] if len(expressions) == 1 else f"coalesce({', '.join(expressions)})"
 
 
 def _pointer(*names: str) -> str:

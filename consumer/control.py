@@ -6,11 +6,10 @@ race matters here: what is no order is acknowledged, and details are not compare
 
 From the environment: ``TABLE_NAME``, and ``SHAPE``, a JSON list of
 
-* the field of the body that holds the order's key,
-* the table's key attribute and its type,
+* the place of the order's id in the body: names of members, indexes of lists,
+* the table's key attributes: their names, types and texts, in which ``{id}`` is the order's id,
 * attributes with the same value in every item: their names, types and texts,
-* how many of these, the first ones, belong to the item's key (a sort key does),
-* fields of the body and the attributes they become.
+* places in the body and the attributes they become; a full stop in a name leads into a map.
 """
 
 import json
@@ -21,34 +20,52 @@ from typing import Any
 import boto3
 
 _table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
-_field, (_key, _key_type), _fixed, _in_key, _attributes = json.loads(os.environ["SHAPE"])
+_id_place, _keys, _fixed, _details = json.loads(os.environ["SHAPE"])
 
 
 def handler(event: dict[str, Any], context: Any) -> None:
     for record in event["Records"]:
         try:
             order = json.loads(record["body"], parse_float=Decimal)
-            key = {_key: value_of(_key_type, order[_field])}
-        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+            order_id = str(at(order, _id_place))
+            key = {
+                name: value_of(kind, text.replace("{id}", order_id)) for name, kind, text in _keys
+            }
+        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
             print("no order", record["messageId"], repr(error))
             continue
         store(order, key)
 
 
 def store(order: dict[str, Any], key: dict[str, Any]) -> None:
-    key |= {name: value_of(kind, text) for name, kind, text in _fixed[:_in_key]}
     if "Item" in _table.get_item(Key=key, ConsistentRead=True):
         return
-    details = {attribute: order[field] for field, attribute in _attributes if field in order}
+    item: dict[str, Any] = {}
+    for place, attribute in _details:
+        try:
+            value = at(order, place)
+        except (TypeError, LookupError):
+            continue
+        *maps, last = attribute.split(".")
+        inner = item
+        for name in maps:
+            inner = inner.setdefault(name, {})
+        inner[last] = value
     fixed = {name: value_of(kind, text) for name, kind, text in _fixed}
-    _table.put_item(Item=details | fixed | key)
+    _table.put_item(Item=item | fixed | key)
 
 
-def value_of(kind: str, value: Any) -> Any:
+def at(value: Any, place: list[Any]) -> Any:
+    for step in place:
+        value = value[step]
+    return value
+
+
+def value_of(kind: str, value: str) -> Any:
     """A value as the store's type S, N or B."""
     match kind:
         case "N":
-            return Decimal(str(value))
+            return Decimal(value)
         case "B":
-            return str(value).encode()
-    return str(value)
+            return value.encode()
+    return value

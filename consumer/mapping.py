@@ -15,6 +15,7 @@ visibility timeout has passed in the middle of a run.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -397,9 +398,15 @@ def sqs_event(messages: Iterable[Mapping[str, Any]], queue: QueueAddress) -> byt
 
 
 def _event_attribute(value: dict[str, Any]) -> dict[str, Any]:
-    """A message attribute as Lambda spells it (camel case)."""
+    """A message attribute as Lambda spells it: camel case, bytes as base64, and no member for
+    the value that it does not have."""
+    found: dict[str, Any] = {}
+    if "StringValue" in value:
+        found["stringValue"] = value["StringValue"]
+    if "BinaryValue" in value:
+        found["binaryValue"] = base64.b64encode(value["BinaryValue"]).decode()
     return {
-        "stringValue": value.get("StringValue"),
+        **found,
         "stringListValues": [],
         "binaryListValues": [],
         "dataType": value.get("DataType"),

@@ -10,7 +10,6 @@ key, or with the flag.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tomllib
@@ -25,7 +24,6 @@ from analysis.baseline import METRICS, Threshold, parse_threshold, unknown_metri
 from analysis.errors import EvidenceError, UsageError
 from analysis.schema import EffectInfo, ExpectInfo, OrderInfo, ResultInfo, TableRole
 from consumer.faults import NO_FAULTS, FaultPlan, FaultRule
-from loadtest import orders
 from loadtest.fault_rules import (
     check_rules,
     rules_of_flags,
@@ -33,13 +31,13 @@ from loadtest.fault_rules import (
     rules_of_table,
     with_flags,
 )
-from loadtest.orders import Dice, OrderShape, Value
+from loadtest.order_settings import default_table_key, is_about_objects, order_shape
+from loadtest.orders import OrderShape
 from loadtest.plan import Arrangement
 from loadtest.problems import Problems, did_you_mean, names_of, parse_section, unknown
 from loadtest.sections import (
     EffectSection,
     ExpectSettings,
-    FieldSection,
     HandlerSettings,
     LoadSettings,
     OrderSection,
@@ -50,8 +48,6 @@ from loadtest.sections import (
 )
 
 MAX_MESSAGES = 10_000_000
-MAX_BODY_BYTES = 1_047_552
-"""SQS takes 1 MiB a message; 1 KiB of it is left for message attributes."""
 
 # "Defined runtime environment variables", AWS Lambda developer guide: a function
 # configuration that sets one of these is refused.
@@ -384,14 +380,15 @@ def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
     if set(order_data) <= set(names_of(OrderSection)) - {"key", "body"}:
         order_data = {**_REFERENCE_ORDER, **order_data}
 
-    tables = _tables(data.get("table"), order_data.get("key"), problems)
+    tables = _tables(data.get("table"), default_table_key(order_data), problems)
     orders_table = next((t for t in tables if t and t.role is TableRole.ORDERS), None)
     if None not in tables and orders_table is None:
         problems.add("table", 'none has role = "orders", so there would be nothing to judge')
     if orders_table is not None:
         handler_data.setdefault("environment", {"TABLE_NAME": f"{{table:{orders_table.name}}}"})
     effects = _effects(data.get("effect"), tables, problems)
-    _check_environment(handler_data.get("environment"), tables, effects, problems)
+    bucket = ["bucket"] if is_about_objects(order_data.get("envelope")) else []
+    _check_environment(handler_data.get("environment"), bucket, tables, effects, problems)
     handler = parse_section(HandlerSettings, handler_data, "handler", problems)
 
     # From the data: one broken key of a section must not hide this.
@@ -407,7 +404,7 @@ def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
             )
     queue = parse_section(QueueSettings, queue_data, "queue", problems)
 
-    order = _order_shape(order_data, orders_table, problems)
+    order = order_shape(order_data, orders_table, problems)
     load_data.setdefault("conflicts", 0.05 if order_data.get("conflict") else 0.0)
     load = parse_section(LoadSettings, load_data, "load", problems)
     if load and load.conflicts > 0 and not order_data.get("conflict"):
@@ -473,11 +470,13 @@ def _thresholds(data: Mapping[str, Any], problems: Problems) -> tuple[Threshold,
     return tuple(found)
 
 
-def _tables(data: object, order_key: object, problems: Problems) -> list[TableSettings | None]:
+def _tables(data: object, key: str, problems: Problems) -> list[TableSettings | None]:
     """The declared tables, None for a broken one; the default is one for orders and one that
-    must not change."""
+    must not change.
+
+    :param key: of the default's tables.
+    """
     if data is None:
-        key = order_key if isinstance(order_key, str) else "id"
         data = [
             {"name": "orders", "key": key},
             {"name": "reference", "key": key, "role": "reference"},
@@ -495,6 +494,10 @@ def _tables(data: object, order_key: object, problems: Problems) -> list[TableSe
             at,
             problems,
         )
+        if table and table.items:
+            _check_items(table, entry, at, problems)
+            whole = TableRole.OTHER if table.order_items is None else TableRole.ORDERS
+            table = table.model_copy(update={"role": whole})
         if table and any(other and other.name == table.name for other in tables):
             problems.add(f"{at}.name", f'another table is called "{table.name}" too')
         if table and table.sort == table.key:
@@ -503,6 +506,35 @@ def _tables(data: object, order_key: object, problems: Problems) -> list[TableSe
             problems.add(f"{at}.sort_type", "needs sort, the name of the sort key")
         tables.append(table)
     return tables
+
+
+def _check_items(
+    table: TableSettings, given: Mapping[str, Any], at: str, problems: Problems
+) -> None:
+    """Whether the kinds of items fit their table and can be told apart.
+
+    :param given: the table as the file has it.
+    """
+    for name in ("role", "complete_when"):
+        if name in given:
+            text = f"goes without items: set it there, [[table.items]] {name}"
+            problems.add(f"{at}.{name}", text)
+    for number, kind in enumerate(table.items):
+        here = f"{at}.items[{number}]"
+        if kind.sort is not None and table.sort is None:
+            problems.add(f"{here}.sort", "the table has no sort key: set sort beside its key")
+        for name, form, type_ in (
+            ("key", kind.key, table.key_type),
+            ("sort", kind.sort, table.sort_type),
+        ):
+            if form is not None and type_ != "S":
+                problems.add(f"{here}.{name}", f"needs a key of type S (is {type_})")
+        for before in table.items[:number]:
+            if (before.key, before.sort) == (kind.key, kind.sort):
+                problems.add(here, "another kind of this table has the same keys")
+            if before.role is kind.role is TableRole.ORDERS:
+                text = "only one kind of a table can be the orders; declare the others as other"
+                problems.add(f"{here}.role", text)
 
 
 def _effects(
@@ -584,13 +616,14 @@ def _names_of_effect(effect: EffectInfo) -> list[str]:
 
 def _check_environment(
     environment: object,
+    more: Sequence[str],
     tables: Sequence[TableSettings | None],
     effects: Sequence[EffectInfo | None],
     problems: Problems,
 ) -> None:
     if not isinstance(environment, dict):
         return  # the section's own check says so
-    names = ["queue", "queue_url", "queue_arn", "dlq", "dlq_url", "dlq_arn"]
+    names = ["queue", "queue_url", "queue_arn", "dlq", "dlq_url", "dlq_arn", *more]
     for table in tables:
         names += [f"table:{table.name}"] if table else []
     for effect in effects:
@@ -634,138 +667,3 @@ def _no_such_name(name: str, names: Iterable[str]) -> str:
         f"{{{name}}} is not a name of this run{did_you_mean(name, names)}{declared}; "
         f"write {{{{{name}}}}} for the text {{{name}}} itself"
     )
-
-
-def _order_shape(
-    data: dict[str, Any], orders_table: TableSettings | None, problems: Problems
-) -> OrderShape | None:
-    known = names_of(OrderSection)
-    own = {name: value for name, value in data.items() if name in known}
-    fields: dict[str, orders.Field | None] = {}
-    for name, value in data.items():
-        if name in known:
-            continue
-        if not isinstance(value, dict):
-            problems.add(f"order.{name}", unknown(name, known) + ", nor is its value a generator")
-            continue
-        generator = parse_section(FieldSection, value, f"order.{name}", problems)
-        fields[name] = generator.field() if generator else None
-    names = [own["key"], *fields] if "key" in own else [*fields]
-    members = ", ".join(f'"{name}": {{{name}}}' for name in names)
-    own.setdefault("body", f"{{{members}}}")
-    section = parse_section(OrderSection, own, "order", problems)
-    if section is None or not _fields_fit(section, fields, problems):
-        return None
-    valid = {name: field for name, field in fields.items() if field is not None}
-    if len(valid) < len(fields) or orders_table is None:
-        return None
-    return _shape(section, valid, orders_table, problems)
-
-
-def _fields_fit(
-    section: OrderSection, fields: Mapping[str, orders.Field | None], problems: Problems
-) -> bool:
-    """Whether body, generators and conflict fields belong to each other."""
-    before = len(problems.lines)
-    names = orders.placeholders(section.body)
-    whole = orders.members(section.body)
-    for name in names:
-        if name != section.key and name not in fields:
-            hint = did_you_mean(name, [section.key, *fields])
-            text = f"{{{name}}} has no generator{hint}; give it one, [order] {name} = {{ ... }}"
-            problems.add("order.body", text)
-    if section.key not in names:
-        problems.add("order.body", f"has no {{{section.key}}}, the place of the order id")
-    for name, field in fields.items():
-        if name == section.key:
-            problems.add(f"order.{name}", "is the order's key: it gets the order id, no generator")
-        elif name not in names:
-            problems.add(f"order.{name}", f"order.body has no {{{name}}}")
-        elif field and field.optional and name not in whole:
-            text = f'only a whole member of the body can be left out: "name": {{{name}}}'
-            problems.add(f"order.{name}.optional", text)
-    for name in section.conflict:
-        if name not in fields:
-            hint = did_you_mean(name, fields)
-            problems.add("order.conflict", f'"{name}" is not a field with a generator{hint}')
-        elif (field := fields[name]) and not field.varies():
-            problems.add("order.conflict", f'"{name}" has only one value: nothing can differ in it')
-    return len(problems.lines) == before
-
-
-def _shape(
-    section: OrderSection,
-    fields: Mapping[str, orders.Field],
-    orders_table: TableSettings,
-    problems: Problems,
-) -> OrderShape | None:
-    """The shape, if bodies made with it are what they must be."""
-    before = len(problems.lines)
-    details = _sample(section, fields, orders_table.key_type, problems)
-    if details is None:
-        return None
-    for name in section.item:
-        if name not in details:
-            text = f"the body has no such field{did_you_mean(name, details)}"
-            problems.add(f"order.item.{name}", text)
-    attributes = {name: section.item.get(name, name) for name in details}
-    attributes[section.key] = section.item.get(section.key, orders_table.key)
-    for name, attribute in attributes.items():
-        others = [other for other in attributes if attributes[other] == attribute]
-        if name != others[0]:
-            text = f'"{others[0]}" and "{name}" would both be the attribute "{attribute}"'
-            problems.add("order.item", text)
-    if section.near_ids and orders_table.key_type == "N":
-        problems.add("order.near_ids", "needs a key that is text: a number has one spelling")
-    shape = OrderShape(
-        key=section.key,
-        template=section.body,
-        fields=fields,
-        attributes=attributes,
-        conflict=section.conflict,
-        key_type=orders_table.key_type,
-        near_ids=section.near_ids,
-        spellings=section.spellings,
-        poison=section.poison,
-    )
-    possible = orders.poison_bodies(shape, "1", Dice(0, "sample"))
-    for kind in section.poison:
-        if "poison" in section.model_fields_set and kind not in possible:
-            problems.add("order.poison", f'"{kind}" is not possible: no field has a range')
-    return shape if len(problems.lines) == before else None
-
-
-def _sample(
-    section: OrderSection, fields: Mapping[str, orders.Field], key_type: str, problems: Problems
-) -> dict[str, Any] | None:
-    """The details of one order with all its fields; None if some body would be no order."""
-    dice = Dice(0, "sample")
-    order_id: Value = 1 if key_type == "N" else "1"
-    values = {name: field.generator.draw(dice) for name, field in fields.items()}
-    for name, field in fields.items():
-        if isinstance(field.generator, orders.Text):
-            values[name] = "x" * field.generator.longest
-    optional = [name for name, field in fields.items() if field.optional]
-    complete: dict[str, Any] = {}
-    for absent in ([], *([name] for name in optional), optional):
-        present = {name: value for name, value in values.items() if name not in absent}
-        body = orders.fill(section.body, {**present, section.key: order_id})
-        try:
-            details = json.loads(body, parse_constant=_no_constant)
-        except ValueError as error:
-            problems.add("order.body", f"is not JSON when filled in: {error}: {body[:200]}")
-            return None
-        if not isinstance(details, dict) or str(details.get(section.key)) != str(order_id):
-            text = f'must be an object with "{section.key}": {{{section.key}}} as a member'
-            problems.add("order.body", text)
-            return None
-        if len(body.encode()) > MAX_BODY_BYTES:
-            text = f"may grow to {len(body.encode())} bytes; at most {MAX_BODY_BYTES} can be sent"
-            problems.add("order.body", text)
-            return None
-        complete = complete or details
-    return complete
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")

@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import consumer
+from analysis.item_kinds import ANYTHING, ORDER_ID
 from analysis.schema import TableRole
+from loadtest import paths
 from loadtest.config import Settings
+from loadtest.orders import sample_body
 from loadtest.sections import ResultSettings
 
 _SORT_VALUES = {"S": "ORDER", "N": "0", "B": "ORDER"}
@@ -17,19 +20,35 @@ _SORT_VALUES = {"S": "ORDER", "N": "0", "B": "ORDER"}
 def control_settings(settings: Settings) -> Settings:
     """The same load on the same queue and tables, with ``consumer/control.py`` as the handler.
 
-    It fits every order: a body is always a JSON object with the order's key as a member.
+    It fits every order that a body template makes: where its key and its details are in a body
+    is known.
     """
     table = next(table for table in settings.tables if table.role is TableRole.ORDERS)
-    sort = [] if table.sort is None else [(table.sort, table.sort_type)]
-    key = [(name, kind, _SORT_VALUES[kind]) for name, kind in sort]
-    complete = [(name, "S", texts[0]) for name, texts in table.complete_when.items() if texts]
+    kind = table.order_items
+    keys = [(table.key, table.key_type, ORDER_ID)]
+    if table.sort is not None:
+        keys.append((table.sort, table.sort_type, _SORT_VALUES[table.sort_type]))
+    complete_when = table.complete_when
+    if kind is not None:
+        forms = (kind.key, kind.sort)
+        keys = [
+            (name, type_, text if form is None else form.replace(ANYTHING, "x"))
+            for (name, type_, text), form in zip(keys, forms, strict=False)
+        ]
+        complete_when = kind.complete_when
+    fixed = [(name, "S", texts[0]) for name, texts in complete_when.items() if texts]
+    sample = sample_body(settings.order)
+    places = {name: paths.find(sample, name) for name in settings.order.attributes}
     shape = json.dumps(
         [
-            settings.order.key,
-            (table.key, table.key_type),
-            key + complete,
-            len(key),
-            list(settings.order.attributes.items()),
+            places[settings.order.key],
+            keys,
+            fixed,
+            [
+                (places[name], attribute)
+                for name, attribute in settings.order.attributes.items()
+                if places[name] is not None
+            ],
         ]
     )
     # Lists and texts only, so every brace is within a text; there it must not look like the

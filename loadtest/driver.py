@@ -24,6 +24,7 @@ from consumer.faults import FaultName, Strike, Where
 from consumer.injector import Injector
 from consumer.ledger import STAMP, Ledger
 from consumer.recorder import Recorder
+from loadtest.orders import attribute_size, attribute_value
 from loadtest.plan import Plan, PlannedMessage
 
 _BATCH_MAX = 10  # entries of a SendMessageBatch (SQS API reference)
@@ -153,12 +154,13 @@ class Driver:
     async def _send(self, batch: Sequence[PlannedMessage], start_ns: int) -> None:
         try:
             rows = [_row(message, start_ns) for message in batch]
+            sent_with = {message.message_no: message for message in batch}
             delays = self._delays(rows)
             for attempt in range(1, _ATTEMPTS + 1):
                 if attempt > 1:
                     self._sent.resent += len(rows)
                     await asyncio.sleep(0.05 * 2**attempt)
-                rows = await self._attempt(rows, delays)
+                rows = await self._attempt(rows, sent_with, delays)
                 if not rows:
                     return
             for row in rows:
@@ -178,26 +180,37 @@ class Driver:
         }
         return {number: strike for number, strike in strikes.items() if strike is not None}
 
-    def _entry(self, row: Message, delay: Strike | None) -> dict[str, Any]:
+    def _entry(self, row: Message, message: PlannedMessage, delay: Strike | None) -> dict[str, Any]:
         stamp = f"{self._ledger.run_id}:{row.message_no}"
         entry: dict[str, Any] = {
             "Id": str(row.message_no),
             "MessageBody": row.body,
-            "MessageAttributes": {STAMP: {"DataType": "String", "StringValue": stamp}},
+            "MessageAttributes": {
+                STAMP: {"DataType": "String", "StringValue": stamp},
+                **{one.name: attribute_value(one) for one in message.attributes},
+            },
         }
         if delay is not None:
             entry["DelaySeconds"] = _delay_s(delay)
         if self._fifo:
             # An id may hold no blanks; those that have none stay as they are.
-            entry["MessageGroupId"] = quote(row.order_key, safe="")[:_ID_CHARACTERS]
+            group = row.order_key if message.group is None else message.group
+            entry["MessageGroupId"] = quote(group, safe="")[:_ID_CHARACTERS]
             if not self._deduplicate_by_content:
                 again = ":again" if self._again else ""
                 entry["MessageDeduplicationId"] = f"{stamp}{again}"
         return entry
 
-    async def _attempt(self, rows: list[Message], delays: Mapping[int, Strike]) -> list[Message]:
+    async def _attempt(
+        self,
+        rows: list[Message],
+        sent_with: Mapping[int, PlannedMessage],
+        delays: Mapping[int, Strike],
+    ) -> list[Message]:
         """Send once; the rows that have to be sent again."""
-        entries = [self._entry(row, delays.get(row.message_no)) for row in rows]
+        entries = [
+            self._entry(row, sent_with[row.message_no], delays.get(row.message_no)) for row in rows
+        ]
         sent_at = self._clock.now_ns()
         rows = [replace(row, sent_at=sent_at, attempts=row.attempts + 1) for row in rows]
         try:
@@ -272,13 +285,18 @@ def _row(message: PlannedMessage, start_ns: int) -> Message:
 def _due(waiting: deque[PlannedMessage], elapsed_ns: int) -> list[PlannedMessage]:
     """Take the messages that are due from the front, as many as may travel together."""
     batch = [waiting.popleft()]
-    size = len(batch[0].body.encode())
+    size = _size(batch[0])
     while waiting and len(batch) < _BATCH_MAX and waiting[0].offset_ns <= elapsed_ns:
-        size += len(waiting[0].body.encode())
+        size += _size(waiting[0])
         if size > _BATCH_BYTES:
             break
         batch.append(waiting.popleft())
     return batch
+
+
+def _size(message: PlannedMessage) -> int:
+    """As SQS counts it: body and attributes with their names and types."""
+    return len(message.body.encode()) + sum(map(attribute_size, message.attributes))
 
 
 def _delay_s(strike: Strike) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from botocore.exceptions import BotoCoreError, ClientError
 
 from analysis.errors import TargetError
+from analysis.item_kinds import ANYTHING, filled, order_key_of
 from analysis.schema import (
     NO_ITEM,
     Action,
@@ -19,6 +20,7 @@ from analysis.schema import (
     CallItem,
     Decision,
     TableInfo,
+    TableRole,
     item_text,
 )
 from consumer.clock import Clock
@@ -108,7 +110,8 @@ class ItemDeletion:
 
     :param dynamodb: an open aioboto3 DynamoDB client.
     :param table: where the orders are.
-    :param attribute: the item attribute that carries the order key.
+    :param attribute: the item attribute that carries the order key; not asked where the table
+        says by the form of their keys which of its items are orders.
     :param order_keys: message_no -> order key.
     """
 
@@ -153,23 +156,30 @@ class ItemDeletion:
     async def _keys(self, order_key: str) -> list[dict[str, Any]]:
         """The primary keys of the order's items, read strongly."""
         table = self._table
-        is_key = self._attribute == table.key
-        kind = {table.key: table.key_type, table.sort: table.sort_type}.get(self._attribute, "S")
-        names = {"#order": self._attribute}
-        values = {":order": {kind: order_key.encode() if kind == "B" else order_key}}
-        arguments: dict[str, Any] = {
-            "TableName": table.name,
-            "ConsistentRead": True,
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": values,
-            "KeyConditionExpression" if is_key else "FilterExpression": "#order = :order",
-        }
+        kind = next((one for one in table.items if one.role is TableRole.ORDERS), None)
+        attribute = self._attribute if kind is None else table.key
+        text = order_key if kind is None else filled(kind.key or ANYTHING, order_key)
+        arguments: dict[str, Any] = {"TableName": table.name, "ConsistentRead": True}
+        is_key = text is not None and attribute == table.key
+        if text is not None:
+            type_ = {table.key: table.key_type, table.sort: table.sort_type}.get(attribute, "S")
+            arguments |= {
+                "ExpressionAttributeNames": {"#order": attribute},
+                "ExpressionAttributeValues": {
+                    ":order": {type_: text.encode() if type_ == "B" else text}
+                },
+                "KeyConditionExpression" if is_key else "FilterExpression": "#order = :order",
+            }
         read = self._dynamodb.query if is_key else self._dynamodb.scan
         own = [name for name in (table.key, table.sort) if name is not None]
         keys = []
         while True:
             page = await read(**arguments)
-            keys += [{name: item[name] for name in own} for item in page["Items"]]
+            for item in page["Items"]:
+                key = {name: item[name] for name in own}
+                texts = [str(next(iter(key[name].values()))) for name in own]
+                if kind is None or order_key_of(kind, *texts) == order_key:
+                    keys.append(key)
             if "LastEvaluatedKey" not in page:
                 return keys
             arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]

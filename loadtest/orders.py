@@ -17,7 +17,9 @@ from enum import StrEnum
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
+from analysis.item_kinds import filled
 from analysis.schema import item_text, number_text, typed_value
+from loadtest import paths
 
 Value = str | bool | int | float | Decimal
 """A field's value before it is written into a body."""
@@ -240,22 +242,85 @@ class PoisonKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class MessageAttribute:
+    """A message attribute as it is sent."""
+
+    name: str
+    type: str  # String, Number or Binary, perhaps with a label: Number.int
+    value: str | bytes
+
+
+def attribute_value(attribute: MessageAttribute) -> dict[str, Any]:
+    """A message attribute in the words of SQS."""
+    kind = "BinaryValue" if isinstance(attribute.value, bytes) else "StringValue"
+    return {"DataType": attribute.type, kind: attribute.value}
+
+
+def attribute_size(attribute: MessageAttribute) -> int:
+    """Bytes that it takes of the limit of a message."""
+    value = attribute.value
+    content = value.encode() if isinstance(value, str) else value
+    return len(attribute.name.encode()) + len(attribute.type) + len(content)
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeShape:
+    """A message attribute whose value may have placeholders, as the body has."""
+
+    name: str
+    type: str
+    template: str
+
+
+class EnvelopeKind(StrEnum):
+    SNS = "sns"
+    S3 = "s3"
+    EVENTBRIDGE = "eventbridge"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What a service puts around the body: see :mod:`loadtest.envelopes`."""
+
+    kind: EnvelopeKind
+    topic: str = "orders"  # of SNS, the topic's name
+    subject: str | None = None
+    source: str = "onceproof"  # of EventBridge
+    detail_type: str = "Order"
+    object_key: str = "orders/{id}/{n}.json"
+    """Of S3. ``{id}`` is the order's id, ``{n}`` tells different contents of one order apart."""
+
+
+@dataclass(frozen=True, slots=True)
 class OrderShape:
     """What one order is made of.
 
-    ``template`` has a placeholder for ``key``, which gets the order id, and for every
-    name in ``fields``; optional fields are whole members of the body.
+    ``template`` has a placeholder for the order id, called ``id`` or as ``key`` is, and for
+    every name in ``fields``; optional fields are whole members of the body.
     """
 
-    key: str
+    key: str  # the name or path of the body's member with the order id
     template: str
     fields: Mapping[str, Field]
-    attributes: Mapping[str, str]  # body field -> item attribute, the key's too
+    attributes: Mapping[str, str]  # body field -> item attribute, the key's too; paths likewise
     conflict: tuple[str, ...] = ()  # fields of which a conflict changes one; each varies
     key_type: str = "S"  # of the key's attribute: S, N or B
     near_ids: float = 0.0  # further orders with an id close to another's, as a share
     poison: tuple[PoisonKind, ...] = tuple(PoisonKind)
     spellings: bool = False  # every copy says the same in another spelling
+    key_form: str | None = None  # of the key's attribute, where it holds more than the id
+    message_attributes: tuple[AttributeShape, ...] = ()
+    envelope: Envelope | None = None
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether the messages tell of objects in a bucket."""
+        return self.envelope is not None and self.envelope.kind is EnvelopeKind.S3
+
+    @property
+    def id_names(self) -> frozenset[str]:
+        """The placeholders of the order id."""
+        return frozenset({self.key} | ({"id"} - self.fields.keys()))
 
 
 def new_id(shape: OrderShape, dice: Dice, taken: Collection[str]) -> str:
@@ -302,7 +367,41 @@ def conflicting_values(
 
 
 def body_text(shape: OrderShape, order_id: str, values: Mapping[str, Value]) -> str:
-    return fill(shape.template, {**values, shape.key: _key_value(shape, order_id)})
+    return fill(shape.template, _with_id(shape, order_id, values))
+
+
+def sample_body(shape: OrderShape) -> Any:
+    """The body of an order that has all its fields, as JSON has it."""
+    dice = Dice(0, "sample")
+    values = {name: field.generator.draw(dice) for name, field in shape.fields.items()}
+    return json.loads(body_text(shape, "1", values))
+
+
+def message_attributes(
+    shape: OrderShape, order_id: str, values: Mapping[str, Value]
+) -> tuple[MessageAttribute, ...]:
+    """Those of one message. One whose field the message lacks is left out, and so is an empty
+    text, which SQS does not take."""
+    if not shape.message_attributes:
+        return ()
+    known = _with_id(shape, order_id, values)
+    found = []
+    for one in shape.message_attributes:
+        if any(name not in known for name in placeholders(one.template)):
+            continue
+        text = _PLACEHOLDER.sub(lambda match: _plain_text(known[match[1]]), one.template)
+        if text:
+            binary = one.type.startswith("Binary")
+            found.append(MessageAttribute(one.name, one.type, text.encode() if binary else text))
+    return tuple(found)
+
+
+def _with_id(shape: OrderShape, order_id: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    return {**values, **dict.fromkeys(shape.id_names, _key_value(shape, order_id))}
+
+
+def _plain_text(value: Value) -> str:
+    return value if isinstance(value, str) else _json_form(value)
 
 
 def respelled(body: str, dice: Dice) -> str:
@@ -334,12 +433,27 @@ def _escaped(token: str, dice: Dice) -> str:
 def expected_item(shape: OrderShape, body: str) -> str:
     """Canonical item text of a body's details, under the names they have in the table."""
     details: dict[str, Any] = json.loads(body, parse_float=Decimal)
-    item = {shape.attributes[field]: typed_value(value) for field, value in details.items()}
-    if shape.key_type == "N":
-        item[shape.attributes[shape.key]] = {"N": number_text(str(details[shape.key]))}
-    elif shape.key_type == "B":
-        item[shape.attributes[shape.key]] = typed_value(str(details[shape.key]).encode())
+    item: dict[str, Any] = {}
+    for name, attribute in shape.attributes.items():
+        path = paths.find(details, name)
+        if path is None:
+            continue
+        value = typed_value(paths.at(details, path))
+        if name == shape.key:
+            value = _key_attribute(shape, str(paths.at(details, path)), value)
+        paths.put(item, attribute, value)
     return item_text(item)
+
+
+def _key_attribute(shape: OrderShape, order_id: str, value: dict[str, Any]) -> dict[str, Any]:
+    match shape.key_type:
+        case "N":
+            return {"N": number_text(order_id)}
+        case "B":
+            return typed_value(order_id.encode())
+    if shape.key_form is not None:
+        return {"S": filled(shape.key_form, order_id) or order_id}
+    return value
 
 
 def poison_bodies(
@@ -349,10 +463,11 @@ def poison_bodies(
     depends on the shape alone; a kind that its body has no place for is left out.
     """
     drawn = {name: field.generator.draw(dice) for name, field in shape.fields.items()}
-    values: dict[str, Value] = {**drawn, shape.key: _key_value(shape, order_id)}
+    values = _with_id(shape, order_id, drawn)
     body = fill(shape.template, values)
     whole = members(shape.template)
-    required = [name for name in whole if name == shape.key or not shape.fields[name].optional]
+    ids = shape.id_names
+    required = [name for name in whole if name in ids or not shape.fields[name].optional]
     extra = "unexpected"
     while extra in body:
         extra += "_"
@@ -361,7 +476,7 @@ def poison_bodies(
         PoisonKind.MISSING_FIELD: [
             fill(_without(shape.template, name), values) for name in required
         ],
-        PoisonKind.EXTRA_FIELD: [f'{body.rstrip()[:-1]}, "{extra}": true}}'],
+        PoisonKind.EXTRA_FIELD: [_with_member(shape, values, body, extra)],
         PoisonKind.WRONG_TYPE: [
             _spoiled(shape.template, name, literal, values)
             for name in whole
@@ -378,6 +493,19 @@ def poison_bodies(
         PoisonKind.NULL: ["null"],
     }
     return {kind: tuple(bodies[kind]) for kind in shape.poison if bodies[kind]}
+
+
+def _with_member(shape: OrderShape, values: Mapping[str, Value], body: str, extra: str) -> str:
+    """The body with one more member, in the object that has the order's id."""
+    names = [name for name in placeholders(shape.template) if name in shape.id_names]
+    span = _member(shape.template, names[0]) if "." in shape.key else None
+    if span is None:
+        return f'{body.rstrip()[:-1]}, "{extra}": true}}'
+    start, end = span
+    # The comma that goes with the member is before or after it.
+    member = shape.template[start:end].rstrip().removesuffix(",")
+    more = f'{member}, "{extra}": true'
+    return fill(shape.template[:start] + more + shape.template[start + len(member) :], values)
 
 
 def _key_value(shape: OrderShape, order_id: str) -> Value:

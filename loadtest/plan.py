@@ -28,14 +28,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import itemgetter
 
 from analysis.schema import MessageKind
+from loadtest.envelopes import BUCKET, OUTER_POISON, Letter, wrapped
 from loadtest.orders import (
     Dice,
+    Envelope,
+    MessageAttribute,
     OrderShape,
     PoisonKind,
     Value,
@@ -43,6 +47,7 @@ from loadtest.orders import (
     conflicting_values,
     draw_values,
     expected_item,
+    message_attributes,
     near_id,
     new_id,
     poison_bodies,
@@ -64,6 +69,8 @@ class PlannedMessage:
     body: str
     expected_item: str | None  # canonical item text of the details; None for poison
     offset_ns: int  # when to send it, from the start of the run
+    attributes: tuple[MessageAttribute, ...] = ()
+    group: str | None = None  # of a FIFO queue; None: the order key
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,18 @@ class Plan:
     little memory beyond its order's."""
 
     messages: tuple[PlannedMessage, ...]
+    objects: Mapping[str, str] = field(default_factory=dict)
+    """Key -> content of what must be in the bucket that the messages tell of."""
+
+    def for_bucket(self, name: str) -> Plan:
+        """The plan with the name of the bucket put in."""
+        return replace(
+            self,
+            messages=tuple(
+                replace(message, body=message.body.replace(BUCKET, name))
+                for message in self.messages
+            ),
+        )
 
     def orders(self) -> int:
         """How many different orders there are, poison not counted."""
@@ -81,7 +100,7 @@ class Plan:
         """SHA-256 over all rows: equal digests mean equal plans."""
         digest = hashlib.sha256()
         for message in self.messages:
-            row = (
+            row: tuple[object, ...] = (
                 message.message_no,
                 message.order_key,
                 message.kind.value,
@@ -89,7 +108,11 @@ class Plan:
                 message.expected_item,
                 message.offset_ns,
             )
+            if message.attributes or message.group is not None:
+                row += (repr(message.attributes), message.group)
             digest.update(json.dumps(row).encode() + b"\n")
+        for key, content in self.objects.items():
+            digest.update(json.dumps((key, content)).encode() + b"\n")
         return digest.hexdigest()
 
 
@@ -100,6 +123,8 @@ class _Details:
     order_key: str
     body: str
     expected_item: str | None
+    attributes: tuple[MessageAttribute, ...] = ()
+    spoiled: PoisonKind | None = None  # of poison: how its envelope is, if that is what is wrong
 
 
 _Group = list[tuple[MessageKind, _Details]]
@@ -128,7 +153,8 @@ def make_plan(
     keys = _order_keys(shape, orders, seed)
     groups = _order_groups(shape, keys, copies, _share(conflicts, len(keys)), seed)
     groups = _with_poison(shape, groups, _share(poison, len(keys)), keys, seed)
-    return Plan(tuple(_timed(_arranged(groups, arrangement, seed), rate_per_s, arrangement)))
+    messages = _timed(_arranged(groups, arrangement, seed), rate_per_s, arrangement)
+    return _wrapped(shape.envelope, messages, seed)
 
 
 def _share(fraction: float, count: int) -> int:
@@ -187,7 +213,8 @@ def _order_groups(
 
 def _details(shape: OrderShape, order_key: str, values: Mapping[str, Value]) -> _Details:
     body = body_text(shape, order_key, values)
-    return _Details(order_key, body, expected_item(shape, body))
+    attributes = message_attributes(shape, order_key, values)
+    return _Details(order_key, body, expected_item(shape, body), attributes)
 
 
 def _with_poison(
@@ -195,6 +222,7 @@ def _with_poison(
 ) -> list[_Group]:
     """The groups with poison messages at random places among them."""
     dice = Dice(seed, "poison")
+    attribute_dice = Dice(seed, "poison attributes")
     taken = set(keys)
     # The turns begin anywhere: few poison messages are then not the same kinds at every seed.
     turn = dice.below(len(PoisonKind))
@@ -202,10 +230,19 @@ def _with_poison(
     for number in range(poison):
         order_key = new_id(shape, dice, taken)
         taken.add(order_key)
-        kinds = list(poison_bodies(shape, order_key, dice).values())
-        bodies = kinds[(turn + number) % len(kinds)]
-        body = bodies[dice.below(len(bodies))]
-        message = (MessageKind.POISON, _Details(order_key, body, None))
+        kinds = list(poison_bodies(shape, order_key, dice).items())
+        kind, bodies = kinds[(turn + number) % len(kinds)]
+        # One way more: the envelope is spoiled, not what is in it.
+        outer = shape.envelope is not None and kind in OUTER_POISON
+        way = dice.below(len(bodies) + outer)
+        details = _Details(
+            order_key,
+            bodies[way % len(bodies)],
+            None,
+            message_attributes(shape, order_key, draw_values(shape, attribute_dice)),
+            kind if way == len(bodies) else None,
+        )
+        message = (MessageKind.POISON, details)
         placed.append((dice.fraction() * len(groups), [message]))
     placed.sort(key=itemgetter(0))
     return [group for _, group in placed]
@@ -227,14 +264,55 @@ def _arranged(groups: list[_Group], arrangement: Arrangement, seed: int) -> _Gro
 
 def _timed(
     messages: _Group, rate_per_s: float | None, arrangement: Arrangement
-) -> Iterator[PlannedMessage]:
+) -> Iterator[tuple[PlannedMessage, PoisonKind | None]]:
     position = 0  # the one that sets the time
     previous = None
     for message_no, (kind, details) in enumerate(messages, 1):
         if arrangement is not Arrangement.BURST or details.order_key != previous:
             position = message_no - 1
         previous = details.order_key
-        offset_ns = 0 if rate_per_s is None else round(position * 1_000_000_000 / rate_per_s)
-        yield PlannedMessage(
-            message_no, details.order_key, kind, details.body, details.expected_item, offset_ns
+        message = PlannedMessage(
+            message_no,
+            details.order_key,
+            kind,
+            details.body,
+            details.expected_item,
+            sent_after_ns(position, rate_per_s),
+            details.attributes,
         )
+        yield message, details.spoiled
+
+
+def sent_after_ns(position: int, rate_per_s: float | None) -> int:
+    """When the message at this position (from 0) is sent, from the start of the run."""
+    return 0 if rate_per_s is None else round(position * 1_000_000_000 / rate_per_s)
+
+
+def _wrapped(
+    envelope: Envelope | None,
+    messages: Iterable[tuple[PlannedMessage, PoisonKind | None]],
+    seed: int,
+) -> Plan:
+    if envelope is None:
+        return Plan(tuple(message for message, _ in messages))
+    variants: dict[str, dict[str, int]] = defaultdict(dict)  # order key -> content -> number
+    objects: dict[str, str] = {}
+    outside: list[PlannedMessage] = []
+    for message, spoiled in messages:
+        contents = variants[message.order_key]
+        letter = Letter(
+            message.body,
+            message.message_no,
+            message.order_key,
+            seed,
+            message.offset_ns,
+            contents.setdefault(message.body, len(contents) + 1),
+            message.attributes,
+            spoiled,
+        )
+        made = wrapped(envelope, letter)
+        if made.object_key is not None:
+            objects[made.object_key] = message.body
+        # Where they are in the envelope, they are not beside it.
+        outside.append(replace(message, body=made.body, attributes=()))
+    return Plan(tuple(outside), objects)

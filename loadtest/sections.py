@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -24,10 +24,11 @@ from pydantic import (
     model_validator,
 )
 
+from analysis.item_kinds import ANYTHING, ORDER_ID
 from analysis.schema import MessageKind, TableRole
 from consumer.scaling import Scaling
 from loadtest import orders
-from loadtest.orders import PoisonKind
+from loadtest.orders import Envelope, EnvelopeKind, PoisonKind
 from loadtest.plan import Arrangement
 
 _MAX_TEXT = 100_000
@@ -117,6 +118,47 @@ class QueueSettings(Section):
         return value
 
 
+class ItemsSettings(Section):
+    """``[[table.items]]``: one kind of item in a table that holds several."""
+
+    role: Annotated[TableRole, Field(strict=False)]
+    key: str | None = Field(None, min_length=1)
+    sort: str | None = Field(None, min_length=1)
+    complete_when: Mapping[str, _Texts] = {}
+
+    @field_validator("role")
+    @classmethod
+    def _is_not_reference(cls, value: TableRole) -> TableRole:
+        if value is TableRole.REFERENCE:
+            raise ValueError(
+                'must be "orders", "guard" or "other": what must not change is a table of its own'
+            )
+        return value
+
+    @field_validator("key", "sort")
+    @classmethod
+    def _is_a_form(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        unknown = [name for name in re.findall(r"\{[^{}]*\}", value) if name != ORDER_ID]
+        if unknown:
+            raise ValueError(
+                f"{unknown[0]} is not known here: {ORDER_ID} stands for the order's id, "
+                f"{ANYTHING} for any text"
+            )
+        if value.count(ORDER_ID) > 1:
+            raise ValueError(f"has {ORDER_ID} twice (got {shown(value)})")
+        return value
+
+    @model_validator(mode="after")
+    def _has_a_form(self) -> Self:
+        if self.key is None and self.sort is None:
+            raise ValueError('needs key or sort, the form of its keys: key = "ORDER#{id}"')
+        if self.role is TableRole.ORDERS and ORDER_ID not in f"{self.key} {self.sort}":
+            raise ValueError(f"needs {ORDER_ID}, the place of the order's id, in key or sort")
+        return self
+
+
 class TableSettings(Section):
     # The real table's name is longer: it carries the run's id. DynamoDB allows 255 characters.
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=200)
@@ -126,6 +168,12 @@ class TableSettings(Section):
     sort_type: Literal["S", "N", "B"] = "S"
     role: Annotated[TableRole, Field(strict=False)]
     complete_when: Mapping[str, _Texts] = {}
+    items: Annotated[tuple[ItemsSettings, ...], Field(strict=False)] = ()
+
+    @property
+    def order_items(self) -> ItemsSettings | None:
+        """Which of its items are orders, where it holds several kinds."""
+        return next((one for one in self.items if one.role is TableRole.ORDERS), None)
 
 
 class ResultSettings(Section):
@@ -202,18 +250,137 @@ class ExpectSettings(Section):
     poison: Literal["dead-letter", "drop"] = "dead-letter"
 
 
+def _flat(value: object) -> object:
+    """Tables in tables as one, their names joined: TOML reads ``a.b = "x"`` so."""
+    if not isinstance(value, dict):
+        return value
+    flat: dict[str, object] = {}
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            below = _flat(inner)
+            assert isinstance(below, dict)
+            flat |= {f"{name}.{deeper}": one for deeper, one in below.items()}
+        else:
+            flat[name] = inner
+    return flat
+
+
+def _attribute_name(value: object) -> str | None:
+    if value is False:
+        return None
+    if not isinstance(value, str) or not value:
+        raise ValueError(
+            "must be the name of an attribute, or false where the item does not have it "
+            f"(got {shown(value)})"
+        )
+    return value
+
+
+class AttributeSection(Section):
+    """``[order.attributes]``: one message attribute."""
+
+    type: str
+    value: str = Field(min_length=1)
+
+    @field_validator("type")
+    @classmethod
+    def _is_a_type(cls, value: str) -> str:
+        if not re.fullmatch(r"(String|Number|Binary)(\.[A-Za-z0-9_.-]{1,240})?", value):
+            raise ValueError(
+                "must be String, Number or Binary, perhaps with a label as in Number.int "
+                f"(got {shown(value)})"
+            )
+        return value
+
+
+def _attribute(value: Any) -> object:
+    match value:
+        case str():
+            return {"type": "String", "value": value}
+        case int() | float() if not isinstance(value, bool):
+            return {"type": "Number", "value": str(value)}
+        case dict():
+            number = value.get("value")
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            return value | {"value": str(number)} if is_number else value
+    raise ValueError(
+        'must be a text, a number, or { type = "String" | "Number" | "Binary", value = "..." } '
+        f"(got {shown(value)})"
+    )
+
+
+class EnvelopeSection(Section):
+    """``[order.envelope]``: what a service puts around the body. Each kind has its options."""
+
+    kind: EnvelopeKind
+    topic: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]+$", max_length=256)
+    subject: str | None = Field(None, min_length=1, max_length=100)
+    source: str | None = Field(None, min_length=1, max_length=256)
+    detail_type: str | None = Field(None, min_length=1, max_length=128)
+    object_key: str | None = Field(None, min_length=1, max_length=512)
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _kind(cls, value: object) -> EnvelopeKind:
+        if value not in list(EnvelopeKind):
+            known = ", ".join(f'"{kind}"' for kind in EnvelopeKind)
+            raise ValueError(f"must be one of {known} (got {shown(value)})")
+        return EnvelopeKind(str(value))
+
+    @model_validator(mode="after")
+    def _has_its_own_options(self) -> Self:
+        options = {
+            EnvelopeKind.SNS: ("topic", "subject"),
+            EnvelopeKind.EVENTBRIDGE: ("source", "detail_type"),
+            EnvelopeKind.S3: ("object_key",),
+        }[self.kind]
+        for name in sorted(self.model_fields_set - {"kind", *options}):
+            raise ValueError(f"{name} is none of {self.kind}'s settings: {', '.join(options)}")
+        unknown = [
+            found
+            for found in re.findall(r"\{[^{}]*\}", self.object_key or "")
+            if found not in ("{id}", "{n}")
+        ]
+        if unknown:
+            raise ValueError(
+                f"object_key: {unknown[0]} is not known here: {{id}} is the order's id, {{n}} the "
+                "number of its content"
+            )
+        return self
+
+    def envelope(self) -> Envelope:
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"kind"}}
+        return Envelope(self.kind, **given)
+
+
+def _envelope(value: object) -> object:
+    match value:
+        case str():
+            return {"kind": value}
+        case dict():
+            return value
+    raise ValueError(
+        f'must be "sns", "s3", "eventbridge" or a table with kind (got {shown(value)})'
+    )
+
+
 class OrderSection(Section):
     """``[order]`` without its generators."""
 
     key: str = Field(min_length=1)
     body: str
     conflict: _Texts = ()
-    item: Mapping[str, Annotated[str, Field(min_length=1)]] = {}
+    item: Annotated[
+        Mapping[str, Annotated[str | None, BeforeValidator(_attribute_name)]],
+        BeforeValidator(_flat),
+    ] = {}
     near_ids: float = Field(0.0, ge=0, le=1)
     spellings: bool = False
     poison: Annotated[
         tuple[Annotated[PoisonKind, Field(strict=False)], ...], Field(strict=False, min_length=1)
     ] = tuple(PoisonKind)
+    attributes: Mapping[str, Annotated[AttributeSection, BeforeValidator(_attribute)]] = {}
+    envelope: Annotated[EnvelopeSection | None, BeforeValidator(_envelope)] = None
 
 
 class FieldSection(Section):

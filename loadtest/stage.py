@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 from botocore.credentials import Credentials as BotocoreCredentials
 
 from analysis.errors import TargetError, UsageError
-from analysis.schema import Phase, TableInfo, TableRole
+from analysis.schema import ItemsInfo, Phase, TableInfo, TableRole
+from analysis.text import count
 from consumer.clock import Clock
 from consumer.environment import Environment, HandlerSpec
 from consumer.faults import FaultName, Where
@@ -71,13 +72,21 @@ def table_infos(settings: Settings) -> tuple[TableInfo, ...]:
             key_type=table.key_type,
             sort=table.sort,
             sort_type=table.sort_type,
-            complete_when={name: list(texts) for name, texts in table.complete_when.items()},
+            complete_when=_lists(table.complete_when),
+            items=tuple(
+                ItemsInfo(kind.role, kind.key, kind.sort, _lists(kind.complete_when))
+                for kind in table.items
+            ),
         )
         for table in settings.tables
     )
     if not any(table.role is TableRole.REFERENCE for table in tables):
         tables += (TableInfo(_REFERENCE, TableRole.REFERENCE, "id"),)
     return tables
+
+
+def _lists(complete_when: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    return {name: list(texts) for name, texts in complete_when.items()}
 
 
 class Stage:
@@ -160,6 +169,7 @@ class Stage:
             fifo=settings.queue.fifo,
             deduplicate_by_content=settings.queue.deduplication == "content",
             effects=settings.effects,
+            bucket=settings.order.has_objects,
         )
         faults = real_rules(settings.faults, self.resources.names)
         self.injector = Injector(faults, self.recorder, self._clock)
@@ -235,6 +245,10 @@ class Stage:
         :param drain: set to give up waiting; the drain limit of the settings sets it too,
             counted from the last send, or from what was done last.
         """
+        if plan.objects:
+            self._phase(f"putting {count(len(plan.objects), 'object')} into the bucket")
+            await self.endpoint.put_objects(plan.objects)
+            plan = plan.for_bucket(self.resources.names["bucket"])
         redrive, resend = (
             self.injector.strike(Where.RUN, name, message_no=None)
             for name in (FaultName.REDRIVE, FaultName.RESEND)

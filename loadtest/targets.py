@@ -47,11 +47,14 @@ ANSWER_TIMEOUT_S = 30.0
 GONE_TIMEOUT_S = 90.0
 """SQS takes up to 60 s to delete a queue (API reference, DeleteQueue)."""
 _CONTENDERS = 16
+_OBJECTS_AT_ONCE = 16
 _GONE_CODES = frozenset(
     {
         "AWS.SimpleQueueService.NonExistentQueue",
         "QueueDoesNotExist",
         "ResourceNotFoundException",
+        "NoSuchBucket",
+        "404",  # HeadBucket, whose answer has no body to say more
     }
 )
 _CREDENTIAL_CODES = frozenset(
@@ -91,6 +94,7 @@ class Resources:
     tables: tuple[TableInfo, ...]  # real names
     queues: tuple[str, ...]  # of effects, real names
     topics: tuple[str, ...]
+    bucket: str | None
     names: Mapping[str, str]  # placeholder ("table:orders", "queue_url") -> real name
 
 
@@ -113,6 +117,7 @@ class Endpoint:
         self._stack = contextlib.AsyncExitStack()
         self._resources: Resources | None = None
         self._sns_client: Any = None
+        self._s3_client: Any = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -147,6 +152,8 @@ class Endpoint:
             user_agent=f"onceproof/{__version__}",
             max_pool_connections=self._connections,
             connect_timeout=5,
+            # A bucket as a part of the host's name does not lead to a loopback address.
+            s3={"addressing_style": "path"},
             read_timeout=ANSWER_TIMEOUT_S,
             # A proxy of this machine, taken from its environment, cannot reach its loopback.
             proxies={} if self._is_local else None,
@@ -163,6 +170,12 @@ class Endpoint:
         if self._sns_client is None:
             self._sns_client = await self._stack.enter_async_context(self._client("sns"))
         return self._sns_client
+
+    async def _s3(self) -> Any:
+        """Its client, made when first needed, as that of SNS."""
+        if self._s3_client is None:
+            self._s3_client = await self._stack.enter_async_context(self._client("s3"))
+        return self._s3_client
 
     async def _find_credentials(self, session: Any) -> Credentials:
         found = await session.get_credentials()
@@ -232,6 +245,7 @@ class Endpoint:
         fifo: bool = False,
         deduplicate_by_content: bool = False,
         effects: Sequence[EffectInfo] = (),
+        bucket: bool = False,
     ) -> Resources:
         """Make queue, dead-letter queue and tables, with one item in each reference table,
         and the queues and topics that effects name.
@@ -240,6 +254,7 @@ class Endpoint:
             they are.
         :param fifo: make queue and dead-letter queue FIFO queues.
         :param deduplicate_by_content: let the FIFO queue tell copies by their bodies.
+        :param bucket: make one, for messages that tell of objects.
         """
         names: dict[str, str] = {}
         base = prefix or "onceproof-"
@@ -262,6 +277,7 @@ class Endpoint:
             real,
             tuple(f"{prefix}{name}" for name in queues),
             tuple(f"{prefix}{name}" for name in topics),
+            f"{base}bucket".lower() if bucket else None,
             names,
         )
         with self._doing("making its queues"):
@@ -288,6 +304,9 @@ class Endpoint:
                 real_name = f"{prefix}{name}"
                 arn = await self._create_topic(real_name)
                 names |= {f"topic:{name}": real_name, f"topic:{name}_arn": arn}
+        if self._resources.bucket is not None:
+            with self._doing("making its bucket"):
+                names |= {"bucket": await self._create_bucket(self._resources.bucket)}
         with self._doing("making its tables"):
             for table in real:
                 await self._create_table(table)
@@ -315,6 +334,28 @@ class Endpoint:
         )
         sns = await self._sns()
         return str((await sns.create_topic(Name=name, Attributes=attributes))["TopicArn"])
+
+    async def _create_bucket(self, name: str) -> str:
+        s3 = await self._s3()
+        place = {"CreateBucketConfiguration": {"LocationConstraint": self.region}}
+        await s3.create_bucket(Bucket=name, **({} if self.region == "us-east-1" else place))
+        return name
+
+    async def put_objects(self, objects: Mapping[str, str]) -> None:
+        """Put what the plan's messages tell of into the bucket: key -> content."""
+        assert self._resources is not None
+        bucket, s3 = self._resources.bucket, await self._s3()
+        at_once = asyncio.Semaphore(_OBJECTS_AT_ONCE)
+
+        async def put(key: str, content: str) -> None:
+            async with at_once:
+                await s3.put_object(Bucket=bucket, Key=key, Body=content.encode())
+
+        with self._doing("putting objects into its bucket"):
+            keys = list(objects)
+            for first in range(0, len(keys), 1000):
+                some = keys[first : first + 1000]
+                await asyncio.gather(*(put(key, objects[key]) for key in some))
 
     async def _create_table(self, table: TableInfo) -> None:
         keys = [(table.key, table.key_type, "HASH")]
@@ -465,6 +506,7 @@ class Endpoint:
         removed = await asyncio.gather(
             *(self._remove_queue(name) for name in queues),
             *(self._remove_topic(name) for name in made.topics),
+            *(self._remove_bucket(name) for name in (made.bucket,) if name is not None),
             *(self._remove_table(table.name) for table in made.tables),
             return_exceptions=True,
         )
@@ -491,6 +533,23 @@ class Endpoint:
             await self._wait_gone(lambda: self._topic_arn(name), f"topic {name}")
         return f"topic {name}"
 
+    async def _remove_bucket(self, name: str) -> str:
+        with self._doing(f"removing bucket {name}"):
+            s3 = await self._s3()
+            if await self._bucket(name) is not None:
+                while found := (await s3.list_objects_v2(Bucket=name)).get("Contents"):
+                    objects = [{"Key": one["Key"]} for one in found]
+                    gone = await s3.delete_objects(Bucket=name, Delete={"Objects": objects})
+                    if gone.get("Errors"):
+                        first = gone["Errors"][0]
+                        raise TargetError(
+                            f"object {first['Key']} of bucket {name} could not be deleted: "
+                            f"{first.get('Message', first.get('Code'))}; remove both by hand."
+                        )
+                await s3.delete_bucket(Bucket=name)
+            await self._wait_gone(lambda: self._bucket(name), f"bucket {name}")
+        return f"bucket {name}"
+
     async def _remove_table(self, name: str) -> str:
         with self._doing(f"removing table {name}"):
             if await self._table(name) is not None:
@@ -514,6 +573,10 @@ class Endpoint:
             if not page.get("NextToken"):
                 return None
             arguments["NextToken"] = page["NextToken"]
+
+    async def _bucket(self, name: str) -> Any:
+        s3 = await self._s3()
+        return await _unless_gone(s3.head_bucket(Bucket=name), "ResponseMetadata")
 
     async def _table(self, name: str) -> Any:
         return await _unless_gone(self.dynamodb.describe_table(TableName=name), "Table")

@@ -12,7 +12,8 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +31,7 @@ from analysis.schema import (
     Fault,
     Invocation,
     ItemRow,
+    ItemsInfo,
     Message,
     MessageKind,
     Outcome,
@@ -74,6 +76,11 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def _text(attributes: dict[str, Any], name: str | None) -> str:
     return str(next(iter(attributes.get(name or "", {"S": ""}).values())))
+
+
+def _fits(form: str, text: str) -> bool:
+    """A form of a key, in which ``{id}`` and ``*`` stand for any text."""
+    return fnmatchcase(text, form.replace("{id}", "?*"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,17 @@ class _Oracle:
     def __init__(self, run: RunInfo, rows: Iterable[Row]) -> None:
         self.run = run
         self.tables = {table.name: table for table in run.tables}
+        # A kind of items in a table of several is a table of its own.
+        for table in run.tables:
+            rest = [ItemsInfo(TableRole.OTHER)] if table.items else []
+            for number, kind in enumerate([*table.items, *rest]):
+                self.tables[f"{table.name}/{number}"] = replace(
+                    table, role=kind.role, complete_when=kind.complete_when, items=(kind,)
+                )
+        rows = [
+            replace(row, resource=self.kind(row)) if isinstance(row, CallItem | ItemRow) else row
+            for row in rows
+        ]
         last: dict[tuple[Any, ...], Row] = {}
         for row in rows:
             last[row.TABLE, *(getattr(row, name) for name in row.KEY)] = row
@@ -207,6 +225,30 @@ class _Oracle:
         self.physical: dict[str, list[_Physical]] = defaultdict(list)
         self.find_fates()
 
+    # --- kinds of items ---
+
+    def kind(self, row: CallItem | ItemRow) -> str:
+        """Where the item is: its table, or its kind's."""
+        table, key = self.tables.get(row.resource), _parsed(row.item_key)
+        if table is None or not table.items:
+            return row.resource
+        for number, kind in enumerate(table.items):
+            texts = (kind.key, _text(key, table.key)), (kind.sort, _text(key, table.sort))
+            if all(form is None or _fits(form, text) for form, text in texts):
+                return f"{row.resource}/{number}"
+        return f"{row.resource}/{len(table.items)}"
+
+    def texts_of_key(self, place: tuple[str, str]) -> tuple[str, str]:
+        """The texts in which an order's key may stand."""
+        table, key = self.tables[place[0]], _parsed(place[1])
+        texts = _text(key, table.key), _text(key, table.sort)
+        for kind in table.items:
+            for form, text in zip((kind.key, kind.sort), texts, strict=True):
+                before, found, after = (form or "").partition("{id}")
+                if found:
+                    return text[len(before) : len(text) - len(after)], ""
+        return texts
+
     # --- faults ---
 
     def find_faulted(self) -> Iterator[int]:
@@ -260,7 +302,7 @@ class _Oracle:
         )
 
     def write(self, item: CallItem) -> _Write:
-        table, key = self.tables[item.resource], _parsed(item.item_key)
+        table = self.tables[item.resource]
         condition = item.condition or ""
         only = f"attribute_not_exists({table.key})" in condition and " OR " not in condition
         return _Write(
@@ -268,8 +310,7 @@ class _Oracle:
             self.calls[item.call_id],
             table,
             only,
-            _text(key, table.key),
-            _text(key, table.sort),
+            *self.texts_of_key((item.resource, item.item_key)),
         )
 
     def details(self, image: str | None) -> str | None:
@@ -446,8 +487,7 @@ class _Oracle:
             owner = self.owners[id(max(writers, key=lambda w: w.call.call_id))]
             if owner is not None:
                 return owner
-        key, table = _parsed(place[1]), self.tables[place[0]]
-        texts = (_text(key, table.key), _text(key, table.sort))
+        texts = self.texts_of_key(place)
         return next((t for t in texts if t in self.planned or t in self.poison), None)
 
     def finals(self) -> Iterator[tuple[tuple[str, str], str, str | None]]:
@@ -936,8 +976,7 @@ class _Oracle:
                 changed = self.before.get(place) != self.after.get(place)
                 role = self.tables[place[0]].role
                 stranger = place in self.before and (
-                    _text(_parsed(place[1]), self.tables[place[0]].key)
-                    not in self.planned.keys() | self.poison
+                    self.texts_of_key(place)[0] not in self.planned.keys() | self.poison
                 )
                 if changed and (
                     role is TableRole.REFERENCE or (role is TableRole.ORDERS and stranger)

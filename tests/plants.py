@@ -128,6 +128,18 @@ def _own_key(context: Context, physical: Physical) -> Steps:
     return "processed"
 
 
+def _own_key_in_single(context: Context, physical: Physical) -> Steps:
+    item = fresh(context, physical) | {"id": {"S": f"ORDER#{physical.sqs_id}"}}
+    yield from context.put("single", item, ABSENT)
+    return "processed"
+
+
+def _other_form(context: Context, physical: Physical) -> Steps:
+    item = fresh(context, physical) | {"id": {"S": f"order-{physical.order.key}"}}
+    yield from context.put("single", item, ABSENT)
+    return "processed"
+
+
 def _own_key_no_quantity(context: Context, physical: Physical) -> Steps:
     item = fresh(context, physical) | {"id": {"S": f"message-{physical.sqs_id}"}}
     del item["quantity"]
@@ -528,6 +540,31 @@ PLANTS: tuple[Plant, ...] = (
     # Beside the item under the right key there is one under another: two inserts.
     _plant("own key as well", K.WRONG_KEY, K.DOUBLE_ACCEPT, script=_own_key, needs_known=True),
     _plant("own key", K.WRONG_KEY, script=_own_key, message=_ORDER, gate="alone"),
+    _plant(
+        "own key in a single table",
+        K.WRONG_KEY,
+        script=_own_key_in_single,
+        message=_ORDER,
+        gate="alone",
+        single=True,
+    ),
+    _plant(
+        "blind put in a single table",
+        K.OVERWRITE,
+        script=_blind_put,
+        conflicts=False,
+        steps=0,
+        single=True,
+    ),
+    # No kind of item that is judged: the order itself is missing.
+    _plant(
+        "other form of a key in a single table",
+        K.LOST_ORDER,
+        K.RESULT_MISMATCH,
+        script=_other_form,
+        every=True,
+        single=True,
+    ),
     # Details under a key that is not the order's are not judged besides.
     _plant(
         "own key, no quantity",

@@ -8,7 +8,8 @@ worlds into one run, because a run costs more to judge than to make.
 * The queue hides, redelivers and dead-letters; a delete can fail, a message can come again
   while it is at work, the driver can have sent it twice, and it can be redriven. Somebody
   deletes the item of an order that was acknowledged.
-* The handlers are correct ones, in several styles (:class:`Style`).
+* The handlers are correct ones, in several styles (:class:`Style`). Some keep all that they
+  have in one table: orders, their lines, a counter, and guards.
 * Half of the runs declare a side effect: a record in a table of its own, made under a
   condition, so that it happens once whatever is repeated.
 * Calls meet faults; every step of every invocation is put in order at random, with times that
@@ -46,6 +47,7 @@ from analysis.schema import (
     FaultRuleInfo,
     Invocation,
     ItemRow,
+    ItemsInfo,
     Message,
     MessageKind,
     OrderInfo,
@@ -74,6 +76,16 @@ TABLES = (
     TableInfo("orders", TableRole.ORDERS, "id"),
     TableInfo("claims", TableRole.ORDERS, "id", complete_when={"status": ["COMPLETED"]}),
     TableInfo("sorted", TableRole.ORDERS, "id", sort="sk"),
+    TableInfo(
+        "single",
+        TableRole.ORDERS,
+        "id",
+        sort="sk",
+        items=(
+            ItemsInfo(TableRole.ORDERS, "ORDER#{id}", "META"),
+            ItemsInfo(TableRole.GUARD, "GUARD#*", None, {"status": ["COMPLETED"]}),
+        ),
+    ),
     TableInfo("guard", TableRole.GUARD, "id", complete_when={"status": ["COMPLETED"]}),
     TableInfo("reference", TableRole.REFERENCE, "id"),
     TableInfo("receipts", TableRole.OTHER, "id"),
@@ -107,6 +119,7 @@ class Style:
 
     way: str = "insert"  # one conditional insert; "claim" then complete; "guard" beside the item
     sort_key: bool = False  # the table has a sort key
+    single: bool = False  # one table for everything
     reads_first: bool = False
     steps: int = 0  # further writes after the insert
     recognises: bool = False  # knows its own earlier write, and says processed
@@ -115,6 +128,8 @@ class Style:
 
     @property
     def table(self) -> str:
+        if self.single:
+            return "single"
         return "claims" if self.way == "claim" else "sorted" if self.sort_key else "orders"
 
 
@@ -130,6 +145,8 @@ class Order:
 
     @property
     def item_key(self) -> Item:
+        if self.style.single:
+            return {"id": {"S": f"ORDER#{self.key}"}, "sk": {"S": "META"}}
         key = {"id": {"S": self.key}}
         return key | {"sk": {"S": "order"}} if self.style.table == "sorted" else key
 
@@ -248,7 +265,9 @@ class Context:
             known = replace(
                 row, decision=decision, before=item_text(before), after=item_text(after)
             )
-            if accepted and table in ("orders", "claims", "sorted"):
+            in_single = key["id"]["S"].startswith("ORDER#") and key.get("sk") == {"S": "META"}
+            is_result = table in ("orders", "claims", "sorted") or in_single
+            if accepted and is_result:
                 is_claim = (after or {}).get("status") == {"S": "CLAIMED"}
                 self.wrote = after is not None and not is_claim
             yield
@@ -271,7 +290,7 @@ class Context:
     def put(
         self, table: str, item: Item, condition: Condition | None = None, **more: Any
     ) -> Generator[None, None, tuple[Decision, Item | None]]:
-        names = ("id", "sk") if table == "sorted" else ("id",)
+        names = ("id", "sk") if table in ("sorted", "single") else ("id",)
         key = {name: item[name] for name in names}
         return (yield from self.write(table, key, Action.PUT, lambda _: item, condition, **more))
 
@@ -827,9 +846,11 @@ def _answer(physical: Physical, word: str) -> Item:
 
 def _style(rng: Random) -> Style:
     way = rng.choice(("insert", "insert", "insert", "claim", "guard"))
+    single = way != "claim" and rng.random() < 0.25
     return Style(
         way,
-        sort_key=way == "insert" and rng.random() < 0.2,
+        sort_key=way == "insert" and not single and rng.random() < 0.2,
+        single=single,
         reads_first=rng.random() < 0.3,
         steps=rng.randint(0, 2),
         recognises=rng.random() < 0.3,
@@ -888,6 +909,11 @@ def _insert(context: Context, physical: Physical) -> Steps:
     decision, old = yield from context.put(style.table, item, ABSENT)
     if decision is Decision.REJECTED and old is not None:
         return (yield from _compare(context, physical, old))
+    if style.single:
+        # Its other items: one of the order's own, and one that all orders share.
+        yield from context.put("single", order.item_key | {"sk": {"S": "LINE#1"}})
+        total = {"id": {"S": "TOTALS"}, "sk": {"S": "META"}}
+        yield from context.update("single", total, {"count": {"N": str(context.world.now)}})
     for step in range(style.steps):
         yield from context.update(style.table, order.item_key, {"status": {"S": f"STEP{step}"}})
     return "processed"
@@ -938,7 +964,9 @@ def _claim(context: Context, physical: Physical) -> Steps:
 def _guard(context: Context, physical: Physical) -> Steps:
     """A record of its own says who works on the order; the item needs no condition then."""
     order, me = physical.order, {"S": str(context.invocation_id)}
-    key = {"id": {"S": f"digest-{hash_text(order.key)}"}}
+    key, guards = {"id": {"S": f"digest-{hash_text(order.key)}"}}, "guard"
+    if order.style.single:
+        key, guards = {"id": {"S": f"GUARD#{hash_text(order.key)}"}, "sk": {"S": "META"}}, "single"
     details = {"S": str(physical.quantity)}
     record = key | {
         "status": {"S": "CLAIMED"},
@@ -946,7 +974,7 @@ def _guard(context: Context, physical: Physical) -> Steps:
         "details": details,
         "by": {"S": physical.sqs_id},
     }
-    decision, old = yield from context.put("guard", record, free_or_expired(context.world))
+    decision, old = yield from context.put(guards, record, free_or_expired(context.world))
     if decision is Decision.REJECTED and old is not None:
         if old["status"] == {"S": "COMPLETED"}:
             if old["details"] != details:
@@ -957,14 +985,16 @@ def _guard(context: Context, physical: Physical) -> Steps:
             raise Refused
     item = fresh(context, physical)
     unconditional = decision is Decision.ACCEPTED and old is None and not order.conflicts
-    decision, old = yield from context.put("orders", item, None if unconditional else ABSENT)
+    decision, old = yield from context.put(
+        order.style.table, item, None if unconditional else ABSENT
+    )
     done = {"status": {"S": "COMPLETED"}}
     if decision is Decision.REJECTED and old is not None and old["quantity"]["N"] != details["S"]:
         yield from context.update(
-            "guard", key, done | {"details": {"S": old["quantity"]["N"]}, "by": old["by"]}
+            guards, key, done | {"details": {"S": old["quantity"]["N"]}, "by": old["by"]}
         )
         return (yield from _refuse(context, physical))
-    yield from context.update("guard", key, done)
+    yield from context.update(guards, key, done)
     mine = old is not None and old["invocation"] == me and old["by"] == record["by"]
     return "processed" if decision is Decision.ACCEPTED or mine else "duplicate"
 
@@ -998,6 +1028,7 @@ class Plant:
     conflicts: bool = True  # the order may have conflicting messages as well
     ways: tuple[str, ...] = ("insert",)
     sort_key: bool = False
+    single: bool = False
     steps: int | None = None
     stays: bool = False  # the queue forgets to dead-letter it
     effect: bool = True  # what is done for a stored order is followed by its side effect
@@ -1011,6 +1042,7 @@ class Plant:
         return Style(
             way,
             sort_key=self.sort_key,
+            single=self.single,
             reads_first=rng.random() < 0.3,
             steps=rng.randint(0, 2) if self.steps is None else self.steps,
             answers=True,

@@ -114,7 +114,7 @@ def test_the_order_of_the_rows_means_nothing() -> None:
 def test_no_seam_where_tables_are_joined_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted = evidence_set(1, Setup(), 40, PLANTS, share=1)
+    planted = evidence_set(3, Setup(), 40, PLANTS, share=1)
     assert planted.planted["insert is a duplicate"]  # not found if a row is there twice
     write_rows(tmp_path, planted.rows, planted.run)
     whole = judge(tmp_path)

@@ -18,14 +18,18 @@ from consumer.explore_environment import Start
 from consumer.mapping import sqs_event
 from consumer.runtime_api import Job
 from consumer.sqs_queue import QueueAddress
+from loadtest.envelopes import Letter, envelope_id, wrapped
 from loadtest.explore.model import Run
 from loadtest.orders import (
     Dice,
+    MessageAttribute,
     OrderShape,
+    attribute_value,
     body_text,
     conflicting_values,
     draw_values,
     expected_item,
+    message_attributes,
     new_id,
 )
 from loadtest.plan import PlannedMessage
@@ -86,17 +90,45 @@ class Cast:
         for copy in range(copies):
             order_key = keys[self._orders[copy]]
             body = body_text(self._shape, order_key, self._values[copy])
+            attributes = message_attributes(self._shape, order_key, self._values[copy])
+            item = expected_item(self._shape, body)
+            if self._shape.envelope is not None:
+                letter = self._letter(performance, copy, order_key, body, attributes)
+                body, attributes = wrapped(self._shape.envelope, letter).body, ()
             messages.append(
                 PlannedMessage(
                     first_no + copy,
                     order_key,
                     self._kinds[copy],
                     body,
-                    expected_item(self._shape, body),
+                    item,
                     offset_ns=0,
+                    attributes=attributes,
                 )
             )
         return messages
+
+    def names(self, performance: int) -> dict[str, str]:
+        """What is its own in the messages of a performance, by what stands for it in all."""
+        names = {key: f"<order {number}>" for number, key in enumerate(self.keys(performance), 1)}
+        if self._shape.envelope is not None:
+            for copy in range(len(self.bodies)):
+                letter = self._letter(performance, copy, "", "", ())
+                names[envelope_id(letter)] = f"<envelope {self.bodies[copy] + 1}>"
+        return names
+
+    def _letter(
+        self,
+        performance: int,
+        copy: int,
+        order_key: str,
+        body: str,
+        attributes: tuple[MessageAttribute, ...],
+    ) -> Letter:
+        # Equal copies are one envelope that was delivered again: their bodies are equal.
+        number = self.bodies[copy] + 1
+        seed = f"{self._seed} {performance}"
+        return Letter(body, number, order_key, seed, attributes=attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +151,7 @@ class Receives:
     def message_id(self, performance: int, copy: int) -> str:
         return _uuid(self.seed, "message", performance, copy)
 
-    def start(self, performance: int, run: Run, body: str, port: int) -> Start:
+    def start(self, performance: int, run: Run, planned: PlannedMessage, port: int) -> Start:
         time_s = None
         now_s = self.clock.now_ns() / 1e9
         if self.pinned_clock:
@@ -130,12 +162,15 @@ class Receives:
         place = self.seed, performance, run.copy, run.receive
         job = Job(
             _uuid("request", *place),
-            sqs_event([self._message(performance, run, body, now_s)], self.queue),
+            sqs_event([self._message(performance, run, planned, now_s)], self.queue),
             round((now_s + self.timeout_s) * 1000),
         )
         return Start(job, port, "/".join(map(str, place)), time_s)
 
-    def _message(self, performance: int, run: Run, body: str, now_s: float) -> dict[str, Any]:
+    def _message(
+        self, performance: int, run: Run, planned: PlannedMessage, now_s: float
+    ) -> dict[str, Any]:
+        body = planned.body
         sent_ms = str(round(now_s - run.epoch * self.queue.visibility_timeout_s) * 1000)
         attributes = {
             "ApproximateReceiveCount": str(run.receive),
@@ -155,6 +190,7 @@ class Receives:
             "ReceiptHandle": _uuid(self.seed, "receipt", performance, run.copy, run.receive),
             "Body": body,
             "Attributes": attributes,
+            "MessageAttributes": {one.name: attribute_value(one) for one in planned.attributes},
             "MD5OfBody": hashlib.md5(body.encode(), usedforsecurity=False).hexdigest(),
         }
 

@@ -261,12 +261,8 @@ class Stagehand:
                     self._leave(copy, going)
 
     def _names(self, performance: int) -> dict[str, str]:
-        """Order ids, here and where the schedule was learned, to what stands for both."""
-        return {
-            key: f"<order {number}>"
-            for keys in (self._cast.keys(performance), self._cast.keys(LEARNING))
-            for number, key in enumerate(keys, 1)
-        }
+        """Ids, here and where the schedule was learned, to what stands for both."""
+        return self._cast.names(performance) | self._cast.names(LEARNING)
 
     async def _carry_out(self, play: _Play, position: int, choice: Choice) -> None:
         copy = play.copies[choice.copy]
@@ -430,7 +426,7 @@ class Stagehand:
         slot = await self._slot()
         invocation_id = self._recorder.next_id(Invocation)
         delivery_id = self._deliver(copy, receive, invocation_id, QueueRole.QUEUE)
-        start = self._receives.start(play.performance, run, copy.message.body, slot.port)
+        start = self._receives.start(play.performance, run, copy.message, slot.port)
         row = Invocation(
             invocation_id=invocation_id,
             request_id=start.job.request_id,

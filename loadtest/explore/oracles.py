@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from analysis.errors import TargetError
+from analysis.item_kinds import order_key_of
 from analysis.schema import (
     Action,
     Invocation,
@@ -52,6 +53,7 @@ from loadtest.explore.requests import (
     placed,
 )
 from loadtest.explore.world import Stored
+from loadtest.paths import details_text
 from loadtest.plan import PlannedMessage
 
 _KEPT_RUNS = 24
@@ -153,9 +155,7 @@ class RealHandler:
         """Start the run, and take it through its history."""
         door = await self._door()
         gate = door.gate = Gate()
-        start = self._receives.start(
-            LEARNING, run, self._messages[run.copy].body, self._ports[door]
-        )
+        start = self._receives.start(LEARNING, run, self._messages[run.copy], self._ports[door])
         self.runs += 1
         going = _Going(self._zygote.fork(start), gate, door)
         return await self._go_on(going, run, history, None, keep=keep)
@@ -534,13 +534,28 @@ class SettingsMeaning:
         if table is None:
             return None
         image = json.loads(content)
-        key = image.get(self._order.attributes[self._order.key])
-        details = {name: image[name] for name in self._order.attributes.values() if name in image}
-        complete = all(
-            name in image and _plain(image[name]) in texts
-            for name, texts in table.complete_when.items()
+        key_value = image.get(self._order.attributes[self._order.key])
+        key = None if key_value is None else _plain(key_value)
+        complete_when = table.complete_when
+        for kind in table.items:
+            texts = [_plain(image[name]) for name in (table.key, table.sort) if name is not None]
+            key = order_key_of(kind, *texts)
+            if key is not None:
+                if kind.role is not TableRole.ORDERS:
+                    return None
+                complete_when = kind.complete_when
+                break
+        if table.items and key is None:
+            return None
+        names = self._order.attributes.values()
+        return Stored(
+            key or "",
+            details_text(image, names),
+            all(
+                name in image and _plain(image[name]) in texts
+                for name, texts in complete_when.items()
+            ),
         )
-        return Stored("" if key is None else _plain(key), item_text(details), complete)
 
 
 def _plain(value: dict[str, Any]) -> str:

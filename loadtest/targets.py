@@ -54,7 +54,6 @@ _GONE_CODES = frozenset(
         "QueueDoesNotExist",
         "ResourceNotFoundException",
         "NoSuchBucket",
-        "404",  # HeadBucket, whose answer has no body to say more
     }
 )
 _CREDENTIAL_CODES = frozenset(
@@ -575,8 +574,9 @@ class Endpoint:
             arguments["NextToken"] = page["NextToken"]
 
     async def _bucket(self, name: str) -> Any:
+        """Asked by a listing: the answer to HeadBucket has no body to prove anything by."""
         s3 = await self._s3()
-        return await _unless_gone(s3.head_bucket(Bucket=name), "ResponseMetadata")
+        return await _unless_gone(s3.list_objects_v2(Bucket=name), "Name")
 
     async def _table(self, name: str) -> Any:
         return await _unless_gone(self.dynamodb.describe_table(TableName=name), "Table")

@@ -287,8 +287,9 @@ def forward(url: str, operation: str, body: dict[str, Any]) -> Reply:
 
 
 def names_at(url: str) -> str:
-    """All queues and tables of an endpoint."""
+    """All queues, tables and buckets of an endpoint."""
     common: dict[str, Any] = {"endpoint_url": url, "region_name": "us-east-1"}
     queues = boto3.client("sqs", **common).list_queues().get("QueueUrls", [])
     tables = boto3.client("dynamodb", **common).list_tables()["TableNames"]
-    return " ".join(queues + tables)
+    buckets = [bucket["Name"] for bucket in boto3.client("s3", **common).list_buckets()["Buckets"]]
+    return " ".join(queues + tables + buckets)

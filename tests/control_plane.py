@@ -4,12 +4,11 @@ may answer it itself, hold it, or look at it before or after the emulator has.""
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import re
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,9 +55,11 @@ Answering = Callable[[Asked], Reply]
 @contextlib.contextmanager
 def control_plane(emulator_url: str, answering: Answering) -> Iterator[str]:
     """An endpoint that asks ``answering`` about every request; its URL."""
+    place = urllib.parse.urlsplit(emulator_url)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        _emulator: http.client.HTTPConnection | None = None  # one for each connection to here
 
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -75,19 +76,19 @@ def control_plane(emulator_url: str, answering: Answering) -> Iterator[str]:
         do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the server's names
 
         def _forward(self, body: bytes) -> Reply:
-            request = urllib.request.Request(
-                emulator_url + self.path, data=body or None, method=self.command
-            )
-            for name in ("Authorization", "Content-Type", "X-Amz-Target", "X-Amz-Date"):
-                if name in self.headers:
-                    request.add_header(name, self.headers[name])
-            try:
-                with urllib.request.urlopen(request) as answer:
-                    return Reply(answer.status, answer.read(), answer.headers["Content-Type"])
-            except urllib.error.HTTPError as refusal:
-                with refusal:
-                    kind = refusal.headers["Content-Type"]
-                    return Reply(refusal.code, refusal.read(), kind)
+            if self._emulator is None:
+                self._emulator = http.client.HTTPConnection(place.hostname or "", place.port)
+            names = ("Authorization", "Content-Type", "X-Amz-Target", "X-Amz-Date")
+            headers = {name: self.headers[name] for name in names if name in self.headers}
+            self._emulator.request(self.command, self.path, body, headers)
+            answer = self._emulator.getresponse()
+            kind = answer.headers.get("Content-Type", "application/json")
+            return Reply(answer.status, answer.read(), kind)
+
+        def finish(self) -> None:
+            if self._emulator is not None:
+                self._emulator.close()
+            super().finish()
 
         def log_message(self, format: str, *values: object) -> None:
             pass

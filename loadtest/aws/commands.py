@@ -155,10 +155,13 @@ def _plan(names: Names, identity: Identity, path: Path) -> list[tuple[str, str]]
             f"queue {names.queue}, visibility {VISIBILITY_TIMEOUT_S} s, {MAX_RECEIVE_COUNT} "
             "receives before the dead-letter queue",
         ),
-        ("", f"table {names.orders}, on demand"),
+        ("", f"table {names.orders}, on demand, with a stream"),
         ("", f"table {names.reference}, on demand, one item"),
-        ("", f"role {names.role}: receive, delete and count on the queue, put into the orders"),
-        ("", "table, write to the log group, and nothing else"),
+        (
+            "",
+            f"role {names.role}: receive, delete and count on the queue, put into the orders "
+            "table, write to the log group, and nothing else",
+        ),
         (
             "",
             f"function {names.function}, {RUNTIME}, {MEMORY_MB} MB, timeout {TIMEOUT_S} s: the "

@@ -122,7 +122,7 @@ class Deployment:
                 "RedrivePolicy": json.dumps(redrive),
             },
         )
-        await self._table(names.orders)
+        await self._table(names.orders, streamed=True)
         await self._table(names.reference)
         reference = {"id": {"S": "reference"}, "note": {"S": KEEP_UNCHANGED}}
         await self._account.call("dynamodb", "PutItem", TableName=names.reference, Item=reference)
@@ -165,10 +165,13 @@ class Deployment:
         )
         self._made(Kind.QUEUE, name, self._arn(Kind.QUEUE, name))
 
-    async def _table(self, name: str) -> None:
+    async def _table(self, name: str, *, streamed: bool = False) -> None:
+        """:param streamed: let its stream show every write, with the item before and after."""
+        stream = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
         made = await self._account.call(
             "dynamodb",
             "CreateTable",
+            **({"StreamSpecification": stream} if streamed else {}),
             TableName=name,
             KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
             AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],

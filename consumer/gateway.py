@@ -56,7 +56,7 @@ _CLOSE_TIMEOUT_S = 2
 _LOOK_S = 0.05
 # Less than the 5 s of uvicorn and the 20 s of AWS: an idle connection is closed from
 # this side, or a request would now and then meet one that is just being closed.
-_UPSTREAM_KEEPALIVE_S = 3
+UPSTREAM_KEEPALIVE_S = 3
 
 # RFC 9110, section 7.6.1, and those that aiohttp writes itself.
 _HOP_BY_HOP = frozenset(
@@ -203,7 +203,7 @@ class Gateway:
         self._tokens: set[str] = set()  # of transactions that were or may have been made
         self._doors: dict[int, tuple[asyncio.Server, web.Server]] = {}
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_UPSTREAM_KEEPALIVE_S),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=UPSTREAM_KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(total=_REPLY_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=_NEVER_ADDED,

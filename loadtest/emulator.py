@@ -66,6 +66,9 @@ class Emulator:
                     *(sys.executable, "-m", "uvicorn", "ministack.app:app"),
                     *("--fd", str(listener.fileno())),
                     *("--log-level", "warning", "--no-access-log"),
+                    # A busy machine may leave a connection idle for long, and a request that
+                    # meets its closing is lost.
+                    *("--timeout-keep-alive", "3600"),
                 ],
                 env=self._variables(port),
                 cwd=self._directory,

@@ -35,6 +35,7 @@ from analysis.schema import (
     item_text,
     number_text,
 )
+from consumer.gateway import UPSTREAM_KEEPALIVE_S
 from consumer.sqs_queue import QueueAddress
 from loadtest import __version__
 
@@ -154,6 +155,7 @@ class Endpoint:
             # A bucket as a part of the host's name does not lead to a loopback address.
             s3={"addressing_style": "path"},
             read_timeout=ANSWER_TIMEOUT_S,
+            connector_args={"keepalive_timeout": UPSTREAM_KEEPALIVE_S},
             # A proxy of this machine, taken from its environment, cannot reach its loopback.
             proxies={} if self._is_local else None,
         )

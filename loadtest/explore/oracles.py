@@ -29,6 +29,7 @@ from consumer.aws_wire import Protocol
 from consumer.batch_response import fates
 from consumer.explore_environment import Ended, Fork, Zygote, next_step, with_end
 from consumer.gate import Door, Gate, Told, WireCall
+from consumer.gateway import UPSTREAM_KEEPALIVE_S
 from consumer.signing import Signer
 from loadtest.explore.cast import LEARNING, Receives
 from loadtest.explore.model import (
@@ -296,6 +297,7 @@ class RealStore:
         self._of_others: dict[str, Reply] = {}  # replies of other services, by call
         self._tokens: dict[str, Reply] = {}  # replies to transactions, by token
         self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(keepalive_timeout=UPSTREAM_KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(total=60),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),

@@ -14,9 +14,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Self, cast
+
+from consumer.redaction import NOTHING_SECRET, Redaction
 
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
 _LINE_MAX_BYTES = 262_144  # an event of ten messages is longer only with very large bodies
@@ -31,8 +33,14 @@ class BoundedLog:
     unfinished line waits for its end, in case it breaks off inside one.
     """
 
-    def __init__(self, path: Path, limit_bytes: int = 1_048_576) -> None:
+    def __init__(
+        self,
+        path: Path,
+        limit_bytes: int = 1_048_576,
+        redaction: Redaction = NOTHING_SECRET,
+    ) -> None:
         self.path = path
+        self._redaction = redaction
         self._left = limit_bytes
         self._dropped = 0
         self._line = b""
@@ -65,7 +73,7 @@ class BoundedLog:
         self._append(line)
 
     def _append(self, text: bytes) -> None:
-        text = _RECEIPT_HANDLE.sub(rb"\1[left out]", text)
+        text = self._redaction(_RECEIPT_HANDLE.sub(rb"\1[left out]", text))
         written = 0
         if self._left:
             try:
@@ -82,44 +90,73 @@ def exit_words(status: int) -> str:
     return f"exit status {status}" if status >= 0 else f"signal {-status}"
 
 
-class Child:
-    """One running child and the reader of its output."""
+class Child(asyncio.SubprocessProtocol):
+    """One child, whose output goes to ``log``.
 
-    def __init__(self, process: asyncio.subprocess.Process, log: BoundedLog) -> None:
-        self.pid = process.pid
-        self._process = process
-        self._reader = asyncio.create_task(self._read(log))
+    :param on_start: called as soon as it runs.
+    :param on_exit: called as soon as it has ended.
+    """
+
+    def __init__(
+        self,
+        log: BoundedLog,
+        on_start: Callable[[Child], None],
+        on_exit: Callable[[Child], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid = 0
+        self._log = log
+        self._on_start = on_start
+        self._on_exit = on_exit
+        self._exited: asyncio.Future[int] = loop.create_future()
+        self._output_ended: asyncio.Future[None] = loop.create_future()
 
     @property
     def status(self) -> int | None:
         """The exit status, negative for a signal; None while it runs."""
-        return self._process.returncode
+        return self._exited.result() if self._exited.done() else None
 
     async def wait(self) -> int:
         """Wait for its end; the exit status, negative for a signal."""
-        return await self._process.wait()
+        return await asyncio.shield(self._exited)
 
     async def output_end(self, patience_s: float = 1.0) -> None:
         """Wait until all its output is in the log, or a grandchild keeps the pipe open."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._reader), patience_s)
+            await asyncio.wait_for(asyncio.shield(self._output_ended), patience_s)
 
-    async def _read(self, log: BoundedLog) -> None:
-        assert self._process.stdout is not None
-        while chunk := await self._process.stdout.read(65_536):
-            log.write(chunk)
+    def close(self) -> None:
+        """Read no more of its output."""
+        self._transport.close()
 
-    async def close(self) -> None:
-        self._reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reader
+    # What asyncio calls. Its own Process would tell of an end only once nobody has the pipe
+    # open any more.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self.pid = self._transport.get_pid()
+        self._on_start(self)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._log.write(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if not self._output_ended.done():
+            self._output_ended.set_result(None)
+
+    def process_exited(self) -> None:
+        status = self._transport.get_returncode()
+        assert status is not None
+        self._exited.set_result(status)
+        self._on_exit(self)
 
 
 class Processes:
     """Starts and ends children; an asynchronous context manager that leaves none behind."""
 
     def __init__(self) -> None:
-        self._children: dict[int, Child] = {}
+        self._children: set[Child] = set()
+        self._groups: set[int] = set()  # process groups that nobody else can have
 
     async def __aenter__(self) -> Self:
         self._watchdog = await asyncio.to_thread(
@@ -134,7 +171,7 @@ class Processes:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await asyncio.gather(*(self.end(child) for child in list(self._children.values())))
+        await asyncio.gather(*(self.end(child) for child in list(self._children)))
         assert self._watchdog.stdin is not None
         self._watchdog.stdin.close()
         await asyncio.to_thread(self._watchdog.wait)
@@ -149,7 +186,9 @@ class Processes:
         pass_fds: Sequence[int] = (),
     ) -> Child:
         """Start ``argv`` in a session of its own; both output streams go to ``log``."""
-        process = await asyncio.create_subprocess_exec(
+        loop = asyncio.get_running_loop()
+        _, child = await loop.subprocess_exec(
+            lambda: Child(log, self._started, self._ended),
             *argv,
             env=dict(env),
             cwd=cwd,
@@ -159,25 +198,34 @@ class Processes:
             start_new_session=True,
             pass_fds=tuple(pass_fds),
         )
-        self._tell(f"+{process.pid}")
-        child = Child(process, log)
-        self._children[child.pid] = child
         return child
 
+    def _started(self, child: Child) -> None:
+        self._children.add(child)
+        self._groups.add(child.pid)
+        self._tell(f"+{child.pid}")
+
+    def _ended(self, child: Child) -> None:
+        """Kill what it forked and forget its number.
+
+        At once: from now on the number may be given to another process, of somebody else.
+        """
+        self.signal(child, signal.SIGKILL)
+        self._groups.discard(child.pid)
+        self._tell(f"-{child.pid}")
+
     def signal(self, child: Child, number: signal.Signals) -> None:
-        """Signal the child and all it forked; nobody once it has been ended."""
-        if child.pid in self._children:
+        """Signal the child and all it forked; nobody once it has ended."""
+        if child.pid in self._groups:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, number)
 
     async def end(self, child: Child) -> int:
         """Kill the child with all it forked, stopped or not, and wait; its exit status."""
-        # Also when the child has exited by itself: what it forked may still run.
         self.signal(child, signal.SIGKILL)
         status = await child.wait()
-        await child.close()
-        if self._children.pop(child.pid, None):
-            self._tell(f"-{child.pid}")
+        child.close()
+        self._children.discard(child)
         return status
 
     def _tell(self, line: str) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.processes import BoundedLog
+from consumer.processes import BoundedLog, Processes
+from tests.cli import is_running
 
 PRINTED = (
     b'EVENT {"Records": [{"receiptHandle": "AQEBsecret+/=", "body": "x"}]}\n'
@@ -50,4 +55,38 @@ def test_a_full_disk_does_not_stop_the_reading_of_a_childs_output() -> None:
     log = BoundedLog(Path("/dev/full"))
     log.write(b"one\n")
     log.write(b"two\n")
+    log.close()
+
+
+async def test_a_number_is_not_used_once_its_process_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another's by then: what the child forked is killed when it ends."""
+    forks = """
+import os, time
+reads, writes = os.pipe()
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+    os.write(writes, b"!")
+    time.sleep(600)
+os.read(reads, 1)
+"""
+    signalled: list[int] = []
+    killpg = os.killpg
+
+    def watched(group: int, number: int) -> None:
+        signalled.append(group)
+        killpg(group, number)
+
+    log = BoundedLog(tmp_path / "child.log")
+    async with Processes() as processes:
+        child = await processes.start([sys.executable, "-c", forks], env={}, cwd=tmp_path, log=log)
+        monkeypatch.setattr(os, "killpg", watched)
+        assert await child.wait() == 0
+        await child.output_end(30)  # the forked process has the pipe open while it lives
+        assert signalled == [child.pid]
+        processes.signal(child, signal.SIGKILL)
+        assert await processes.end(child) == 0
+    assert signalled == [child.pid]
+    assert not is_running(int(log.tail().split()[0]))
     log.close()

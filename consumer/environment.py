@@ -51,6 +51,10 @@ class HandlerSpec:
     variables: Mapping[str, str] = field(default_factory=dict)
     """``{http:NAME}`` in a value stands for the URL of the effect NAME at the gateway."""
     client: str = "awslambdaric" if importlib.util.find_spec("awslambdaric") else "minimal"
+    """Taken by the tester's own interpreter; another one is not sure to have awslambdaric."""
+    python: Path = Path(sys.executable)
+    packages: tuple[Path, ...] = ()
+    """Folders to import from, after the code."""
 
     @property
     def function_name(self) -> str:
@@ -165,7 +169,7 @@ class Environment:
         :raises UsageError: when the plan moves the handler's clock and this system cannot.
         """
         self._tmp.mkdir(parents=True, exist_ok=True)
-        self._log = BoundedLog(self._log_path)
+        self._log = BoundedLog(self._log_path, redaction=self._recorder.redaction)
         self._variables = lambda_variables(
             self._spec,
             await self._gateway.open_door(self),
@@ -343,19 +347,12 @@ class Environment:
 
     async def _start_process(self) -> _Process:
         await self.kill()
-        client = self._spec.client
-        if client == "minimal":
+        spec = self._spec
+        client = spec.client
+        if client == "minimal" or spec.python != Path(sys.executable):
             client = str(_HERE / "minimal_runtime.py")
-        script = str(_HERE / "bootstrap.py")
-        argv = [
-            sys.executable,
-            "-P",
-            "-s",
-            script,
-            str(self._spec.code),
-            client,
-            self._spec.handler,
-        ]
+        argv = [str(spec.python), "-P", "-s", str(_HERE / "bootstrap.py")]
+        argv += [str(spec.code), client, spec.handler, *map(str, spec.packages)]
         api = RuntimeApi(self._spec.arn)
         try:
             variables = {**self._variables, "AWS_LAMBDA_RUNTIME_API": await api.start()}

@@ -10,7 +10,6 @@ import contextlib
 import json
 import shutil
 import socket
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from consumer.environment import (
 )
 from consumer.gate import Gate, WireCall
 from consumer.processes import BoundedLog, Child, Processes, exit_words
+from consumer.redaction import NOTHING_SECRET, Redaction
 from consumer.runtime_api import MAX_RESPONSE_BYTES, Job, Reply, too_large
 
 _ZYGOTE = Path(__file__).with_name("zygote.py")
@@ -73,7 +73,13 @@ class Zygote:
     """
 
     def __init__(
-        self, spec: HandlerSpec, *, directory: Path, processes: Processes, door_url: str
+        self,
+        spec: HandlerSpec,
+        *,
+        directory: Path,
+        processes: Processes,
+        door_url: str,
+        redaction: Redaction = NOTHING_SECRET,
     ) -> None:
         self.pinned_clock = False
         """Whether runs can have a clock of their own. Where libfaketime is not installed,
@@ -84,6 +90,7 @@ class Zygote:
         self._tmp = directory.absolute() / "tmp-explore"
         self._log_path = directory / "explore.log"
         self._processes = processes
+        self._redaction = redaction
         self._door_url = door_url
         self._child: Child | None = None
         self._forks: dict[int, Fork] = {}
@@ -98,7 +105,7 @@ class Zygote:
         :raises HandlerError: it cannot be imported, or not be forked.
         """
         self._tmp.mkdir(parents=True, exist_ok=True)
-        self._log = BoundedLog(self._log_path)
+        self._log = BoundedLog(self._log_path, redaction=self._redaction)
         variables = lambda_variables(self._spec, self._door_url, self._tmp, "explore")
         # Sets and dictionaries keyed by hashes come in the same order in every exploration.
         variables["PYTHONHASHSEED"] = "0"
@@ -108,8 +115,9 @@ class Zygote:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                argv = [sys.executable, "-P", "-s", str(_ZYGOTE), str(self._spec.code)]
+                argv = [str(self._spec.python), "-P", "-s", str(_ZYGOTE), str(self._spec.code)]
                 argv += [self._spec.handler, str(theirs.fileno())]
+                argv += map(str, self._spec.packages)
                 self._child = await self._processes.start(
                     argv,
                     env=variables,

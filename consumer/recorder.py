@@ -11,6 +11,7 @@ import msgspec
 
 from analysis.errors import RecordingError
 from analysis.schema import TABLES, Row
+from consumer.redaction import NOTHING_SECRET, Redaction
 
 
 class Recorder:
@@ -20,10 +21,12 @@ class Recorder:
     at most the line being written is lost. Once a write has failed nothing more is
     written, so a torn line is always the last one of its file.
 
+    :param redaction: takes out of every line what must not be kept.
     :raises RecordingError: the directory or a file in it cannot be made.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, redaction: Redaction = NOTHING_SECRET) -> None:
+        self.redaction = redaction
         self.failure: RecordingError | None = None
         """Set by the first write that failed; the run must then fail too."""
         self._encoder = msgspec.json.Encoder()
@@ -59,6 +62,7 @@ class Recorder:
             # Half a surrogate pair, from the handler's own texts: no UTF-8 file can hold it.
             text = json.dumps(msgspec.to_builtins(row), ensure_ascii=False)
             line = text.encode("utf-8", "replace") + b"\n"
+        line = self.redaction(line)
         try:
             written = os.write(self._files[table], line)
             cause = None if written == len(line) else "only part of a line could be written"

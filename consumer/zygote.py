@@ -273,10 +273,10 @@ def _sleep_in_clock() -> None:
     time.sleep = sleep
 
 
-def main(code: str, handler_name: str, descriptor: int) -> None:
+def main(code: str, handler_name: str, descriptor: int, packages: list[str]) -> None:
     channel = _Channel(descriptor)
     runtime = _sibling("minimal_runtime")
-    _sibling("bootstrap").arrange_path(code)
+    _sibling("bootstrap").arrange_path(code, packages)
     _sleep_in_clock()
     drawn = _watch_chance()
     sys.argv = [sys.argv[0], handler_name]
@@ -292,4 +292,4 @@ def main(code: str, handler_name: str, descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])

@@ -16,8 +16,11 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeGuard
+
+from dotenv import dotenv_values
 
 import consumer
 from analysis.baseline import METRICS, Threshold, parse_threshold, unknown_metric
@@ -73,6 +76,8 @@ _RESERVED = frozenset(
         "LAMBDA_TASK_ROOT",
     }
 )
+_HANDLER_PATHS = ("code", "dependencies", "layers", "env_file")
+
 # These would lead the handler's calls past the gateway that records them.
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
 
@@ -283,8 +288,15 @@ def _merged(source: _Source, flags: Mapping[str, object], cwd: Path) -> dict[str
         for name, section in source.data.items()
     }
     handler = merged.get("handler")
-    if isinstance(handler, dict) and isinstance(handler.get("code"), str):
-        handler["code"] = source.base / handler["code"]
+    if isinstance(handler, dict):
+        for name in _HANDLER_PATHS:
+            match handler.get(name):
+                case str() as text:
+                    handler[name] = source.base / text
+                case list() as texts:
+                    handler[name] = [
+                        source.base / text if isinstance(text, str) else text for text in texts
+                    ]
     for key, value in flags.items():
         section, _, name = key.partition(".")
         if isinstance(table := merged.setdefault(section, {}), dict):
@@ -388,6 +400,10 @@ def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
         handler_data.setdefault("environment", {"TABLE_NAME": f"{{table:{orders_table.name}}}"})
     effects = _effects(data.get("effect"), tables, problems)
     bucket = ["bucket"] if is_about_objects(order_data.get("envelope")) else []
+    if isinstance(file := handler_data.pop("env_file", None), Path):
+        handler_data["environment"] = _variables(file, handler_data.get("environment"), problems)
+    elif file is not None:
+        problems.add("handler.env_file", f"must be a path (got {shown(file)})")
     _check_environment(handler_data.get("environment"), bucket, tables, effects, problems)
     handler = parse_section(HandlerSettings, handler_data, "handler", problems)
 
@@ -612,6 +628,24 @@ def _names_of_effect(effect: EffectInfo) -> list[str]:
         case "http":
             return [f"http:{effect.resource}"]
     return []
+
+
+def _variables(file: Path, environment: object, problems: Problems) -> object:
+    """The handler's variables: those of the file, and over them those of the configuration.
+
+    What Lambda sets itself, as the credentials that such files hold, is left out.
+    """
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problems.add("handler.env_file", f"{file} cannot be read: {error}")
+        return environment
+    found = {
+        name: value
+        for name, value in dotenv_values(stream=StringIO(text)).items()
+        if value is not None and name not in _RESERVED and not name.startswith(_ENDPOINTS)
+    }
+    return {**found, **environment} if isinstance(environment, dict) else environment
 
 
 def _check_environment(

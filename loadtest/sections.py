@@ -41,6 +41,13 @@ _MAX_NUMBER = 10**38
 """DynamoDB keeps 38 digits of a number."""
 
 
+_SECRET_NAME = re.compile(
+    r"SECRET|TOKEN|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|DSN|API_?KEY|_KEY$|_AUTH$", re.IGNORECASE
+)
+_SHORTEST_SECRET = 8
+"""Characters. Shorter values occur in other places by chance, and would be taken out there."""
+
+
 def shown(value: object) -> str:
     """A value for a message, shortened."""
     text = json.dumps(value, default=str, ensure_ascii=False)
@@ -65,6 +72,10 @@ class HandlerSettings(Section):
     """Lambda's own default and highest value."""
     environment: Mapping[str, str] = Field({}, repr=False)
     """May hold secrets: not for run.json, logs or messages."""
+    dependencies: Annotated[Path, Field(strict=False)] | Literal[False] | None = None
+    """A virtual environment or a requirements file; None: look for one beside the code."""
+    layers: tuple[Annotated[Path, Field(strict=False)], ...] = Field((), strict=False)
+    """Folders as Lambda unpacks them, with ``python/`` in them."""
 
     @field_validator("code")
     @classmethod
@@ -72,6 +83,32 @@ class HandlerSettings(Section):
         if not value.is_dir():
             raise ValueError(f"no such directory: {value}")
         return value
+
+    @field_validator("dependencies")
+    @classmethod
+    def _can_be_used(cls, value: Path | Literal[False] | None) -> Path | Literal[False] | None:
+        if value and not value.is_file() and not (value / "pyvenv.cfg").is_file():
+            raise ValueError(f"is no virtual environment and no requirements file: {value}")
+        return value
+
+    @field_validator("layers")
+    @classmethod
+    def _hold_python(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        for layer in value:
+            if not (layer / "python").is_dir():
+                raise ValueError(f'has no folder "python", as a layer must: {layer}')
+        return value
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The variables whose names say that their values must not be kept."""
+        return {
+            name: value
+            for name, value in self.environment.items()
+            if _SECRET_NAME.search(name)
+            and len(value) >= _SHORTEST_SECRET
+            and not re.search(r"\{[\w:.-]+\}", value)
+        }
 
     @field_validator("handler")
     @classmethod

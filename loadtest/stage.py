@@ -30,9 +30,11 @@ from consumer.ledger import Ledger, Tally
 from consumer.mapping import EventSourceMapping
 from consumer.processes import Processes
 from consumer.recorder import Recorder
+from consumer.redaction import Redaction
 from consumer.signing import Signer
 from consumer.sqs_queue import Queue
 from loadtest.config import Settings, fill_names, real_effects
+from loadtest.dependencies import Packages, packages_of
 from loadtest.driver import Driver, Sent
 from loadtest.emulator import Emulator
 from loadtest.fault_rules import real_rules
@@ -60,6 +62,21 @@ def check_endpoint(url: str) -> None:
             f"--endpoint-url: {host} is AWS itself. This target makes and deletes "
             "queues and tables; use an AWS-compatible endpoint."
         )
+
+
+def handler_spec(
+    settings: Settings, packages: Packages, region: str, names: Mapping[str, str]
+) -> HandlerSpec:
+    """The handler as its processes are to run it, the run's own names put in."""
+    return HandlerSpec(
+        code=settings.handler.code,
+        handler=settings.handler.handler,
+        timeout_s=settings.handler.timeout_s,
+        region=region,
+        variables=fill_names(settings.handler.environment, names),
+        python=packages.python,
+        packages=packages.path,
+    )
 
 
 def table_infos(settings: Settings) -> tuple[TableInfo, ...]:
@@ -142,7 +159,9 @@ class Stage:
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self.settings
-        self.recorder = Recorder(self._run_dir / "evidence")
+        packages = await packages_of(settings.handler, self._phase)
+        redaction = Redaction(settings.handler.secrets)
+        self.recorder = Recorder(self._run_dir / "evidence", redaction)
         stack.callback(self.recorder.close)
         processes = await stack.enter_async_context(Processes())
         url = self._endpoint_url
@@ -177,9 +196,9 @@ class Stage:
             self.recorder.write(row)
         stack.push_async_callback(self._stop_working)
         self._phase(f"starting {settings.load.concurrency} environments")
-        await self._open_environments(url, processes)
+        await self._open_environments(url, processes, packages)
 
-    async def _open_environments(self, url: str, processes: Processes) -> None:
+    async def _open_environments(self, url: str, processes: Processes, packages: Packages) -> None:
         settings = self.settings
         signer = None
         if self._endpoint_url is not None:
@@ -195,13 +214,7 @@ class Stage:
             real_effects(settings.effects, self.resources.names),
         )
         self._working.push_async_callback(gateway.close)
-        spec = HandlerSpec(
-            code=settings.handler.code,
-            handler=settings.handler.handler,
-            timeout_s=settings.handler.timeout_s,
-            region=self.endpoint.region,
-            variables=fill_names(settings.handler.environment, self.resources.names),
-        )
+        spec = handler_spec(settings, packages, self.endpoint.region, self.resources.names)
         directory = self._run_dir / "environments"
         directory.mkdir(exist_ok=True)
         self.gateway = gateway

@@ -292,7 +292,7 @@ class Stagehand:
         if not isinstance(going.step, WireCall):
             row = with_end(going.row, going.step, 0, self._receives.timeout_s)
             raise NotFollowedError(position, choice, f"the end of the run ({_end_words(row)})")
-        text = request_text(going.step)
+        text = request_text(going.step, self._recorder.redaction)
         if placed(text, names) != placed(choice.call, names):
             raise NotFollowedError(position, choice, text)
 

@@ -18,6 +18,7 @@ from consumer.aws_wire import Protocol, short_name
 from consumer.dynamodb_wire import Attributes, Request
 from consumer.effects import Effects
 from consumer.gate import WireCall
+from consumer.redaction import NOTHING_SECRET, Redaction
 from loadtest.explore.model import Call
 from loadtest.explore.world import EFFECT
 
@@ -61,9 +62,16 @@ class Understood:
 class Reader:
     """
     :param tables: those whose keys are known; requests about others may touch anything.
+    :param redaction: takes out of a call's text what must not be kept.
     """
 
-    def __init__(self, tables: Iterable[TableInfo], effects: Iterable[EffectInfo]) -> None:
+    def __init__(
+        self,
+        tables: Iterable[TableInfo],
+        effects: Iterable[EffectInfo],
+        redaction: Redaction = NOTHING_SECRET,
+    ) -> None:
+        self._redaction = redaction
         self._keys = {
             table.name: (table.key,) if table.sort is None else (table.key, table.sort)
             for table in tables
@@ -77,7 +85,7 @@ class Reader:
 
     def read(self, asked: WireCall) -> Understood:
         subject = asked.subject
-        text = request_text(asked)
+        text = request_text(asked, self._redaction)
         request, places = self._request(asked)
         effects = tuple(
             f"{EFFECT}{self._names[one.row.effect - 1]}:{one.row.order_key}"
@@ -142,8 +150,12 @@ def _sent(asked: WireCall, text: str) -> frozenset[str]:
     return frozenset({f"{SENT}{resource} {named or text}"})
 
 
-def request_text(asked: WireCall) -> str:
-    """What is asked, the same for equal requests whatever their spelling."""
+def request_text(asked: WireCall, redaction: Redaction) -> str:
+    """What is asked, the same for equal requests whatever their spelling, without secrets."""
+    return redaction.text(_request_text(asked))
+
+
+def _request_text(asked: WireCall) -> str:
     subject = asked.subject
     if subject.protocol is Protocol.JSON:
         content: Any = _json(asked.body)

@@ -22,7 +22,6 @@ from analysis.findings import Finding, Verdict
 from analysis.schema import Phase, RunStatus
 from analysis.verdict import judge
 from consumer.clock import Clock
-from consumer.environment import HandlerSpec
 from consumer.explore_environment import Zygote
 from consumer.faults import NO_FAULTS
 from consumer.gate import ParallelCallsError, WireCall
@@ -30,8 +29,10 @@ from consumer.gateway import Gateway
 from consumer.injector import Injector
 from consumer.processes import Processes
 from consumer.recorder import Recorder
+from consumer.redaction import Redaction
 from consumer.signing import Signer
-from loadtest.config import Settings, fill_names, real_effects
+from loadtest.config import Settings, real_effects
+from loadtest.dependencies import packages_of
 from loadtest.emulator import Emulator
 from loadtest.explore.cast import LEARNING, Cast, Receives
 from loadtest.explore.ladder import Rung
@@ -44,7 +45,7 @@ from loadtest.explore.world import Bounds, Learned, World
 from loadtest.fault_rules import rule_info
 from loadtest.plan import Plan, PlannedMessage
 from loadtest.run import run_info, write_run_info
-from loadtest.stage import table_infos
+from loadtest.stage import handler_spec, table_infos
 from loadtest.targets import LOCAL_CREDENTIALS, Endpoint
 
 _TOGETHER = 25
@@ -202,16 +203,13 @@ class Session:
             self._signer = Signer(
                 BotocoreCredentials(given.access_key, given.secret_key, given.token)
             )
+        packages = await packages_of(settings.handler, self._phase)
+        self._redaction = Redaction(settings.handler.secrets)
         self._phase("importing the handler")
         self._zygote = Zygote(
-            HandlerSpec(
-                code=settings.handler.code,
-                handler=settings.handler.handler,
-                timeout_s=settings.handler.timeout_s,
-                region=endpoint.region,
-                variables=fill_names(settings.handler.environment, resources.names),
-            ),
+            handler_spec(settings, packages, endpoint.region, resources.names),
             directory=self._directory,
+            redaction=self._redaction,
             processes=processes,
             door_url=await self._import_door(stack),
         )
@@ -224,7 +222,7 @@ class Session:
             self._clock,
             self._zygote.pinned_clock,
         )
-        known = Known(Reader(self._tables, self._effects))
+        known = Known(Reader(self._tables, self._effects, self._redaction))
         self._store = RealStore(url, known, self._tables, endpoint.region, self._signer)
         stack.push_async_callback(self._store.close)
         self._handler = RealHandler(
@@ -248,7 +246,7 @@ class Session:
     async def _import_door(self, stack: contextlib.AsyncExitStack) -> str:
         """Where the handler finds AWS while it is imported. What it does then is over before
         anything is explored, so it is part of no evidence that is judged."""
-        recorder = Recorder(self._directory / "import")
+        recorder = Recorder(self._directory / "import", self._redaction)
         stack.callback(recorder.close)
         injector = Injector(NO_FAULTS, recorder, self._clock)
         gateway = Gateway(
@@ -419,7 +417,7 @@ class Session:
         settings = self._settings
         await self._store.hold(dict(self._items))
         clock = EpochClock(self._clock)
-        recorder = Recorder(run_dir / "evidence")
+        recorder = Recorder(run_dir / "evidence", self._redaction)
         try:
             async for row in self._endpoint.items(Phase.BEFORE):
                 recorder.write(row)

@@ -1,13 +1,15 @@
-"""``summary.md``: the verdict for a pull-request comment, in fewer than 60 lines."""
+"""``summary.md``: the verdict for a pull-request comment, in at most 120 lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from analysis.baseline import Comparison, Status
 from analysis.findings import CheckReport, CheckStatus, Quantiles, Verdict
-from analysis.proofs import fault_line, group_line
+from analysis.proofs import fault_line, group_line, proof_text
+from analysis.store import load_run
 from analysis.text import count, duration_text, visible
 
 SUMMARY_FILE = "summary.md"
@@ -17,6 +19,7 @@ _MOST_KINDS = 21
 _MOST_GROUPS_EACH = 2
 _MOST_FAULTS = 10
 _MOST_GROUPS = 20
+_MOST_EXAMPLE_LINES = 45
 _TIMED = (
     ("end to end", "all"),
     ("handler", "all"),
@@ -30,13 +33,17 @@ _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[
 def write_summary(run_dir: Path, verdict: Verdict, comparison: Comparison | None = None) -> Path:
     """Write ``summary.md`` into the run directory."""
     path = run_dir / SUMMARY_FILE
-    path.write_text(summary_text(verdict, comparison), encoding="utf-8")
+    command = load_run(run_dir).command
+    path.write_text(summary_text(verdict, command, comparison), encoding="utf-8")
     return path
 
 
-def summary_text(verdict: Verdict, comparison: Comparison | None = None) -> str:
+def summary_text(
+    verdict: Verdict, command: str | None = None, comparison: Comparison | None = None
+) -> str:
     """The summary as Markdown; foreign text is bounded and cannot form markup.
 
+    :param command: that repeats the run.
     :param comparison: its verdict then stands for all of it, and its thresholds are shown.
     """
     counts, exposure = verdict.counts, verdict.exposure
@@ -79,6 +86,7 @@ def summary_text(verdict: Verdict, comparison: Comparison | None = None) -> str:
         ("finding", "count", "orders, pattern"),
         [row for check in found[:_MOST_KINDS] for row in _group_rows(check)][:_MOST_GROUPS],
     )
+    lines += _example(found)
     open_checks = [
         check.kind.value
         for check in verdict.checks
@@ -99,7 +107,31 @@ def summary_text(verdict: Verdict, comparison: Comparison | None = None) -> str:
         lines += [f"- {_plain(text, 300)}" for text in comparison.warnings]
         lines += [""] * bool(comparison.warnings)
     lines.append(f"Run {_plain(verdict.run_id)}.")
+    if command is not None:
+        lines += ["", "Again:", "", *_block([visible(command, 2_000)])]
     return "\n".join(lines) + "\n"
+
+
+def _example(found: Sequence[CheckReport]) -> list[str]:
+    """The proof of the smallest example of the first finding, folded away."""
+    for check in found:
+        for group in check.groups:
+            proof = group.example.proof
+            if proof is not None:
+                text = proof_text(proof, check.assumption)
+                left = len(text) - _MOST_EXAMPLE_LINES
+                if left > 0:
+                    text[_MOST_EXAMPLE_LINES:] = [f"({left} more lines in the report)"]
+                head = f"<details><summary>{check.kind.value}: how it came about</summary>"
+                return [head, "", *_block(text), "", "</details>", ""]
+    return []
+
+
+def _block(lines: Sequence[str]) -> list[str]:
+    """A block of code that no text in it can end."""
+    runs = [len(list(run)) for line in lines for mark, run in groupby(line) if mark == "`"]
+    fence = "`" * max([3, *(run + 1 for run in runs)])
+    return [f"{fence}text", *lines, fence]
 
 
 def _group_rows(check: CheckReport) -> list[tuple[str, str, str]]:

@@ -39,6 +39,7 @@ from analysis.schema import RunStatus
 from analysis.store import open_evidence
 from analysis.summary import write_summary
 from analysis.timing import measure
+from analysis.verdict import judge
 from tests.sample_run import HOSTILE, Sample, write_run
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
@@ -346,7 +347,7 @@ def test_the_worst_run_stays_small(tmp_path: Path) -> None:
     assert outputs.report.stat().st_size < 5_000_000
     assert page.text.count("1,999,900 more, counted and not listed") == len(FindingKind)
     summary = outputs.summary.read_text(encoding="utf-8")
-    assert summary.count("\n") < 60
+    assert summary.count("\n") <= 120
     assert len(summary) < 60_000  # GitHub refuses comments above 65,536 characters
     ET.parse(outputs.junit)
 
@@ -451,5 +452,22 @@ def test_the_summary_tells_the_verdict_in_markdown_that_text_cannot_break(tmp_pa
     assert re.sub(r"\\.", "", line).count("|") == 4
     assert not re.search(r"(?<!\\)[<>`\[\]@#]", line)
     assert any(line.startswith("| ✗ | no findings | 0 | 7 |") for line in lines)
+    assert lines[-3:] == ["```text", "loadtest run --orders 30 --seed 1", "```"]
     (row,) = (line for line in lines if line.startswith("| end to end |"))
     assert re.fullmatch(r"\| end to end \| \d+ \|( [\d.,]+ \|){3}", row)
+
+
+def test_the_summary_shows_how_a_finding_came_about(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, Sample(orders=10, overwrites=2))
+    about = run_dir / "run.json"
+    about.write_text(about.read_text().replace("loadtest run", "loadtest run --code '````x'"))
+    lines = write_summary(run_dir, judge(run_dir)).read_text(encoding="utf-8").splitlines()
+    start = lines.index("<details><summary>overwrite: how it came about</summary>")
+    end = lines.index("</details>")
+    block = lines[start + 1 : end]
+    assert (block[0], block[1], block[-2], block[-1]) == ("", "```text", "```", "")
+    assert any(line.startswith("So: ") for line in block)
+    assert sum("=" in line for line in block) > 2, "the lanes"
+    command = lines[-2]
+    assert (lines[-3], lines[-1]) == ("`````text", "`````"), "text cannot end the block"
+    assert command.startswith("loadtest run --code '````x'")

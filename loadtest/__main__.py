@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -54,12 +56,12 @@ from loadtest.terminal import (
 app = typer.Typer(
     name="loadtest",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Load and race-condition tester for idempotent queue consumers "
     "(SQS, Lambda, DynamoDB).\n\n"
     "Exit codes: 0 PASS, 1 FAIL, 2 wrong use or configuration, 3 INCONCLUSIVE, "
-    "4 the endpoint or the handler could not be used.",
+    "4 the endpoint or the handler could not be used.\n\n"
+    "Example: loadtest run --code src --handler app.handler",
 )
 
 
@@ -526,6 +528,8 @@ def lab(
 
     One order alone, two copies of it, one other order: four deliveries, two accepted
     writes, two rejections that change nothing.
+
+    Example: loadtest lab --out /tmp/lab
     """
     if endpoint_url is not None:
         check_endpoint(endpoint_url)
@@ -613,7 +617,9 @@ def faults(
 ) -> None:
     """List the faults that a run can make happen: what each imitates, and where that is said.
 
-    Example: loadtest run --fault lost-reply:silent=0.02 --fault redrive
+    Example: loadtest faults --json
+
+    Then: loadtest run --fault lost-reply:silent=0.02 --fault redrive
     """
     if json:
         sys.stdout.write(faults_json())
@@ -697,13 +703,24 @@ def mutants(
     raise typer.Exit(matrix.exit_code)
 
 
+def _unwrap(commands: Sequence[typer.models.CommandInfo]) -> None:
+    """Help from the docstrings, whose lines are as long as an editor wants them: a terminal has
+    a width of its own."""
+    for command in commands:
+        paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+_unwrap(app.registered_commands)
+
+
 def main() -> None:
     """Entry point: every expected error is one message and an exit code."""
     errors = Console(stderr=True, highlight=False)
     # What is asked to end cleans up as after Ctrl-C, whatever it is doing.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        app()
+        app(prog_name="loadtest")
     except OnceproofError as error:
         errors.print(Text("error: ", "bold red") + Text(str(error)), soft_wrap=True)
         for note in getattr(error, "__notes__", ()):

@@ -189,8 +189,10 @@ class RungRow:
 
     name: str
     word: str  # "clean", "failed", "not finished"
-    interleavings: int
-    states: int
+    interleavings: int | None
+    states: int | None
+    executions: int | None  # instead of states
+    sampled: int | None  # schedules
     carried_out: int
     seconds: float
 

@@ -346,7 +346,12 @@ def explore(
         ),
     ] = None,
     budget: Annotated[
-        str, typer.Option(metavar="TIME", help="Time for it, after start-up: 60s, 5m.")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Time for it, after start-up: 60s, 5m. A world that half of it is not enough for "
+            "is sampled in the other half.",
+        ),
     ] = "60s",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same messages.")] = 1,
     replay: Annotated[
@@ -368,7 +373,7 @@ def explore(
 
     Without numbers it climbs from one copy without a fault to four copies with one, and stops
     at the first failure. Exit codes: 0 all covered and nothing failed, 1 a schedule failed, 3
-    the budget was spent first, or nothing can be said.
+    the budget was spent first, and a sample is no proof, or nothing can be said.
 
     Example: loadtest explore --code src --handler app.handler --copies 3 --faults 1
 

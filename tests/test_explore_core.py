@@ -323,11 +323,33 @@ async def test_a_search_that_runs_out_of_time_says_so() -> None:
     covered = await memo.search(
         toys.world(toys.six_calls, 3),
         out_of_time=stop_after(50),
-        on_progress=lambda states, frontier: told.append((states, frontier)),
+        on_progress=lambda states, waiting, left: told.append((states, waiting)),
     )
     assert not covered.exhausted
     assert told[-1][0] == covered.states
     assert told[-1][1] == covered.states - 50
+
+
+async def test_about_how_many_states_are_left_is_told_where_it_does_not_mislead() -> None:
+    compared = misled = 0
+    programs = (toys.six_calls, toys.takeover, toys.claim_never_released, toys.reads_what_is_stale)
+    for program, copies, faults in itertools.product(programs, (2, 3), (0, 1)):
+        told: list[tuple[int, int, int]] = []
+
+        def note(states: int, waiting: int, left: int | None) -> None:
+            if left is not None:
+                told.append((states, waiting, left))  # noqa: B023
+
+        world = toys.world(program, copies, faults, kinds=CRASHES)
+        covered = await memo.search(world, on_progress=note)
+        for states, waiting, left in told:
+            really = covered.states - states + waiting
+            compared += 1
+            misled += not really / 2 <= left <= 2 * really
+    assert compared > 100
+    assert misled < compared / 10
+    assert memo.about_deeper([1, 2, 4, 8]) is None
+    assert memo.about_deeper([1, 9, 8, 2]) == 0
 
 
 def test_a_cycle_is_refused() -> None:
@@ -558,6 +580,8 @@ async def test_a_path_that_cannot_be_taken_again_is_never_exhausted() -> None:
 
     found = await dpor.search(begin)
     assert found.diverged
+    assert found.first_diverged is not None
+    assert "got something else" in found.first_diverged
     assert not found.exhausted
 
 
@@ -617,12 +641,36 @@ async def test_a_sample_is_repeated_by_its_seed() -> None:
     assert signatures(first.executed) <= signatures(await memo.search(world))
 
 
+def test_a_sample_says_that_it_is_no_proof_and_its_odds() -> None:
+    odds = pct.Odds(runs=2, steps=6, depth=3, faults=1, kinds=2, executions=300)
+    drawn = pct.Sampled(Executed(False, 301, 0, 0, None, 1_500, ()), odds, seed=4)
+    assert ladder.sampling(drawn, varies=False) == (
+        "301 schedules were sampled then (PCT, depth 3, seed 4), none failed, and that is no "
+        "proof: a failure that 3 orderings of steps bring about was met with a chance of at least "
+        "87 %, of at least 15 % if it needs 1 fault"
+    )
+    told = ladder.sampling(drawn, varies=True)
+    assert told.endswith("and that is no proof")
+    few = replace(drawn, odds=replace(odds, steps=10, executions=1, faults=0))
+    assert ladder.sampling(few, varies=False).endswith("with a chance of at least 1 in 200")
+
+
 def test_the_odds_are_those_of_the_paper() -> None:
     odds = pct.Odds(runs=4, steps=20, depth=2, faults=0, kinds=1, executions=100)
     assert odds.of_one(0) == pytest.approx(1 / 80)
     assert odds.of_all(0) == pytest.approx(1 - (1 - 1 / 80) ** 100)
     one_fault = replace(odds, faults=1, kinds=5)
     assert one_fault.of_one(1) == pytest.approx(1 / 80 / 2 / 20 / 5)
+
+
+async def test_a_call_that_is_not_alike_ends_a_path() -> None:
+    async def begin() -> Execution:
+        return WorldExecution(toys.world(toys.read_then_write, 2))
+
+    found = await dpor.search(begin, alike=lambda before, now: False)
+    assert not found.exhausted
+    assert found.first_diverged is not None
+    assert "step 1, copy 1, receive 1: expected get order:o, got " in found.first_diverged
 
 
 # --- schedules ------------------------------------------------------------------------
@@ -757,6 +805,15 @@ async def test_the_nearest_passing_schedule_has_no_fault_of_its_own() -> None:
     nearest = await schedule.nearest_passing(world, failing, clean(world))
     assert nearest is not None
     assert {choice.fault for choice in nearest.schedule} == {None}
+
+
+async def test_a_schedule_is_told_in_the_words_of_another_world() -> None:
+    world = toys.world(toys.read_then_write, 2)
+    failing = await first_failure(world)
+    other = tuple(replace(c, call=c.call and f"{c.call} at noon") for c in failing)
+    assert await schedule.retold(world, other) == failing
+    with pytest.raises(UsageError, match="step 2 of the schedule does not fit"):
+        await schedule.retold(toys.world(toys.conditional_put, 1), failing)
 
 
 async def test_a_handler_that_always_fails_has_no_passing_schedule() -> None:
@@ -925,6 +982,11 @@ def test_the_guarantee_says_what_is_covered_and_what_is_not() -> None:
     assert ladder.guarantee(lone, asked=list(lone), of="two orders") == (
         "2 copies of two orders, no fault: 1 interleaving in 1 state covered, none failed; "
         "not covered: more than 2 copies, any fault."
+    )
+    done = Executed(True, 7, 0, 0, None, 40, ())
+    assert ladder.guarantee({ladder.Rung(2, 0): done}, asked=list(lone)) == (
+        "2 copies of one order, no fault: all orders of calls that matter in 7 executions "
+        "covered, none failed; not covered: more than 2 copies, any fault."
     )
     nothing = ladder.guarantee({}, asked=[ladder.Rung(1, 0)])
     assert nothing == (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import textwrap
 import uuid
@@ -29,8 +30,8 @@ from loadtest.config import Settings, settings_of
 from loadtest.explore.ladder import Rung
 from loadtest.explore.model import Choice, Fault
 from loadtest.explore.oracles import Known, RealStore
-from loadtest.explore.requests import Reader, placed
-from loadtest.explore.session import Explored, Session
+from loadtest.explore.requests import Reader, outline, placed
+from loadtest.explore.session import SAMPLED_DEPTH, Explored, Session, Time
 from loadtest.mutants import settings_for
 from loadtest.planted import BASE, PLANTED
 from tests.cli import processes_of
@@ -119,6 +120,33 @@ HANDLERS = {
             order = json.loads(event["Records"][0]["body"])
             table.get_item(Key={"id": order["id"]}, ConsistentRead=True)
             table.put_item(Item=order | {"process": os.getpid()})
+        """,
+    "by_process_right": """
+        import json, os, boto3
+        table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+        def handler(event, context):
+            order = json.loads(event["Records"][0]["body"])
+            key = {"id": order["id"]}
+            mine = order | {"process": os.getpid()}
+            if not table.get_item(Key=key, ConsistentRead=True).get("Item"):
+                try:
+                    table.put_item(Item=mine, ConditionExpression="attribute_not_exists(id)")
+                except table.meta.client.exceptions.ConditionalCheckFailedException:
+                    pass
+        """,
+    "wild": """
+        import json, os, boto3
+        table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+        def handler(event, context):
+            order = json.loads(event["Records"][0]["body"])
+            with open(__file__ + ".runs", "a") as runs:
+                runs.write("x")
+            for _ in range(os.path.getsize(__file__ + ".runs") % 4):
+                table.get_item(Key={"id": order["id"]}, ConsistentRead=True)
+            try:
+                table.put_item(Item=order, ConditionExpression="attribute_not_exists(id)")
+            except table.meta.client.exceptions.ConditionalCheckFailedException:
+                pass
         """,
     "foreign_id": """
         import json, os, boto3
@@ -391,6 +419,16 @@ async def test_effects_are_counted_and_what_a_fifo_queue_drops_is_not(emulator_u
     assert counts == [["1", "2"], ["1", "1"]]
 
 
+def test_an_outline_has_all_but_the_values() -> None:
+    put = 'dynamodb:PutItem {"TableName": "t", "Item": {"n": {"N": "1"}}%s}'
+    other, table = put.replace('"1"', '"2"'), put.replace('"t"', '"u"')
+    assert outline(put % "") == outline(other % "")
+    assert outline(put % "") != outline(table % "")
+    assert outline(put % "") != outline(put % ', "ConditionExpression": "attribute_exists(n)"')
+    assert outline('{"took":1}') == outline('{"took":2}') != outline('{"error":2}')
+    assert outline("sns:Publish a=1") == outline("sns:Publish a=2") != outline("ValueError: no")
+
+
 def test_ids_and_times_are_compared_by_place() -> None:
     one = "7f5c3c4e-93e4-4c64-8a0a-3a9f2b1c0d11 1767225600 2026-01-01T00:00:00Z order-1"
     two = "0a5c3c4e-93e4-4c64-8a0a-3a9f2b1c0d12 1767225733 2026-01-01T00:02:13Z order-2"
@@ -427,7 +465,7 @@ async def session(
         phase=lambda text: None,
         warn=lambda text: None,
     )
-    (directory / "explored").mkdir()
+    (directory / "explored").mkdir(parents=True)
     async with opened as inside:
         yield inside
 
@@ -533,7 +571,6 @@ async def test_calls_and_ids_of_the_import_are_not_taken_for_those_of_runs(
     [
         ("idle", ("made no AWS call through the gateway",)),
         ("parallel", ("dynamodb:GetItem and dynamodb:GetItem were under way at the same time",)),
-        ("by_process", ("copy 1, receive 1: call 2 differs", "dynamodb:PutItem", '"process"')),
     ],
 )
 async def test_what_cannot_be_explored_is_told_with_its_reason(
@@ -547,6 +584,59 @@ async def test_what_cannot_be_explored_is_told_with_its_reason(
         assert part in explored.reason
 
 
+async def test_a_handler_that_varies_is_executed_again_and_again(
+    tmp_path: Path, emulator_url: str
+) -> None:
+    async with session(own(tmp_path, "by_process_right"), tmp_path, emulator_url) as one:
+        explored = await one.explore(Rung(2, 0))
+        again = await one.explore(Rung(1, 0))
+    assert explored.is_clean, (explored.reason, kinds(explored))
+    assert explored.varies is not None
+    for part in ("copy 1, receive 1: call 2 differs", "dynamodb:PutItem", '"process"'):
+        assert part in explored.varies
+    assert explored.covered is None
+    assert explored.executed is not None
+    assert explored.executed.executions == len(explored.judged) == 3
+    assert any("could not be remembered" in note for note in explored.notes)
+    assert again.is_clean
+    assert again.executed is not None, "once it has varied, nothing is remembered any more"
+
+
+async def test_a_handler_that_varies_too_much_gets_no_word(
+    tmp_path: Path, emulator_url: str
+) -> None:
+    time = Time(sampling=lambda: True)
+    async with session(own(tmp_path, "wild"), tmp_path, emulator_url) as one:
+        explored = await one.explore(Rung(2, 0), time=time)
+    assert not explored.is_clean
+    assert explored.executed is not None
+    assert explored.reason is not None
+    told = "varies so much that a schedule could not be carried out again"
+    if explored.executed.exhausted:
+        told = "makes other calls each time: copy 1, receive 1: call "
+    assert told in explored.reason
+
+
+async def test_what_a_search_does_not_finish_is_sampled(tmp_path: Path, emulator_url: str) -> None:
+    asked = itertools.count()
+    time = Time(search=lambda ends: True, sampling=lambda: next(asked) > 30)
+    async with session(planted("read_then_write"), tmp_path, emulator_url) as one:
+        found = await one.explore(Rung(2, 0), time=time)
+    right = planted("read_then_write", "correct")
+    async with session(right, tmp_path / "right", emulator_url) as one:
+        asked = itertools.count()
+        clean = await one.explore(Rung(2, 0), time=time)
+    assert found.sampled is not None
+    assert found.sampled.executed.failed is not None
+    assert kinds(found) == {FindingKind.OVERWRITE}
+    assert clean.sampled is not None
+    assert clean.sampled.executed.executions == 30
+    assert clean.sampled.odds.depth == SAMPLED_DEPTH
+    assert clean.unjudged == 0
+    assert clean.failure is None
+    assert not clean.is_clean, "a sample is no proof"
+
+
 async def test_ids_from_elsewhere_are_compared_by_place(tmp_path: Path, emulator_url: str) -> None:
     async with session(own(tmp_path, "foreign_id"), tmp_path, emulator_url, copies=2) as one:
         explored = await one.explore(Rung(2, 0))
@@ -558,7 +648,8 @@ async def test_ids_from_elsewhere_are_compared_by_place(tmp_path: Path, emulator
 async def test_no_schedule_is_played_without_time(tmp_path: Path, emulator_url: str) -> None:
     settings = replace(settings_of({}, tmp_path))
     async with session(settings, tmp_path, emulator_url) as one:
-        explored = await one.explore(Rung(3, 1), out_of_time=lambda: True)
+        over = Time(lambda ends: True, lambda: True, lambda: True)
+        explored = await one.explore(Rung(3, 1), time=over)
     assert not explored.is_clean
     assert explored.judged == ()
 

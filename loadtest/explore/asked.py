@@ -19,6 +19,9 @@ from loadtest.explore.model import Fault
 MOST_COPIES = 4
 MOST_FAULTS = 3
 DEFAULT_BUDGET_S = 60.0
+SEARCH_SHARE, SAMPLING_SHARE = 0.5, 0.9
+"""Of the budget: when a search ends that is not yet seen to come to its end, and when sampling
+ends that then takes its place. What is left is for carrying out what they found."""
 _LADDER = (MOST_COPIES, 1)
 """How far the ladder goes when no number is given."""
 

@@ -20,19 +20,27 @@ from analysis.verdict import judge, write_verdict
 from consumer.clock import Clock
 from loadtest.config import Settings
 from loadtest.event_loop import run_in_loop
-from loadtest.explore.asked import Asked, Place, asked_json
+from loadtest.explore.asked import (
+    SAMPLING_SHARE,
+    SEARCH_SHARE,
+    Asked,
+    Place,
+    asked_json,
+)
 from loadtest.explore.drawing import draw, schedules_differ, step_name
-from loadtest.explore.ladder import Rung, guarantee
+from loadtest.explore.execution import Executed
+from loadtest.explore.ladder import Rung, guarantee, sampling
 from loadtest.explore.memo import Covered
 from loadtest.explore.model import NondeterministicError, Schedule
 from loadtest.explore.outcome import Exploration, Played, outcome_json, outcome_page
 from loadtest.explore.saved import Saved, origin_of, with_names
 from loadtest.explore.schedule import (
     nearest_passing,
+    retold,
     simplest,
     write,
 )
-from loadtest.explore.session import Effort, Explored, Judged, Session
+from loadtest.explore.session import MOST_STATES, Effort, Explored, Judged, Session, Time
 from loadtest.explore.telling import Telling
 from loadtest.run import new_run_dir
 
@@ -71,7 +79,7 @@ class Stop:
 
 
 class _Watch:
-    """The time of one rung, and what is told of it."""
+    """The budget, and what is told of a rung while it runs."""
 
     def __init__(
         self,
@@ -88,25 +96,31 @@ class _Watch:
         self._clock = clock
         self._telling = telling
         self._spent = spent
-        self._states = self._waiting = 0
+        self._text = ""
         self._shown_ns = 0
 
-    def out_of_time(self) -> bool:
+    def time(self) -> Time:
+        return Time(
+            lambda ends: self._over(SAMPLING_SHARE if ends else SEARCH_SHARE),
+            lambda: self._over(SAMPLING_SHARE),
+            lambda: self._over(1.0),
+        )
+
+    def _over(self, share: float) -> bool:
         now = self._clock.now_ns()
-        if now - self._shown_ns >= _SHOW_EVERY_S * 1e9:
+        if self._text and now - self._shown_ns >= _SHOW_EVERY_S * 1e9:
             self._shown_ns = now
             self._telling.progress(
                 self._rung,
                 self._spent.elapsed_s,
                 self._spent.left_s,
-                self._states,
-                self._waiting,
+                self._text,
                 self._session.effort().handler_runs,
             )
-        return self._stop.asked or self._spent.left_s <= 0
+        return self._stop.asked or self._spent.is_over(share)
 
-    def on_progress(self, states: int, waiting: int) -> None:
-        self._states, self._waiting = states, waiting
+    def on_progress(self, text: str) -> None:
+        self._text = text
 
 
 class _Spent:
@@ -124,6 +138,9 @@ class _Spent:
     @property
     def left_s(self) -> float:
         return self._budget_s - self.elapsed_s
+
+    def is_over(self, share: float) -> bool:
+        return self.elapsed_s >= share * self._budget_s
 
 
 def run_explore(
@@ -180,11 +197,11 @@ async def _explore(
             for rung in asked.rungs:
                 watch = _Watch(rung, session, stop, place.clock, telling, spent)
                 explored = await session.explore(
-                    rung, out_of_time=watch.out_of_time, on_progress=watch.on_progress
+                    rung, time=watch.time(), on_progress=watch.on_progress
                 )
                 done.append(explored)
                 telling.ended(rung, explored)
-                if explored.failure is not None and explored.reason is None:
+                if explored.failure is not None:
                     telling.phase("confirming")
                     found = await _confirm(session, rung, explored.failure)
                     if isinstance(found, str):
@@ -244,13 +261,20 @@ def _session(
 
 
 def _guarantee(done: Sequence[Explored], asked: Asked) -> str:
-    clean: dict[Rung, Covered] = {
-        one.rung: one.covered for one in done if one.is_clean and one.covered is not None
+    clean: dict[Rung, Covered | Executed] = {
+        one.rung: one.searched for one in done if one.is_clean and one.searched is not None
     }
     told = guarantee(clean, asked=asked.rungs, of=asked.of)
+    worth = ""
+    if any(isinstance(one, Executed) for one in clean.values()):
+        worth = (
+            " As the handler does not make the same calls each time, this is less than a proof: "
+            "every order of calls that matters was carried out with the values that the handler "
+            "had in that execution, and other values may lead it elsewhere."
+        )
     return (
         f"{told.removesuffix('.')}, several messages in one event, and what a process keeps from "
-        "one run to the next (each run is in a fresh process)."
+        f"one run to the next (each run is in a fresh process).{worth}"
     )
 
 
@@ -260,23 +284,30 @@ def _notes(done: Sequence[Explored]) -> tuple[str, ...]:
 
 def _why_not(rung: Rung, explored: Explored, asked: Asked, stop: Stop) -> str:
     """Why a rung without a failure is not clean."""
-    if explored.reason is not None:
-        return explored.reason
-    strays = [one.not_followed for one in explored.judged if one.not_followed is not None]
-    if strays:
-        return (
-            "the handler does not do the same each time, so nothing can be said: a schedule that "
-            f"was found in memory went another way for real: {strays[0]}"
-        )
-    why = "interrupted" if stop.asked else f"the budget of {asked.budget_s:g} s was spent"
+    told = explored.reason or _what_is_open(rung, explored, asked, stop)
+    if explored.sampled is not None and explored.sampled.executed.executions:
+        told += f". {sampling(explored.sampled, varies=explored.varies is not None)}"
+    return told
+
+
+def _what_is_open(rung: Rung, explored: Explored, asked: Asked, stop: Stop) -> str:
     covered = explored.covered
-    if covered is None:
+    why = f"the budget of {asked.budget_s:g} s was spent"
+    if stop.asked:
+        why = "interrupted"
+    elif covered is not None and covered.states >= MOST_STATES:
+        why = f"there are more than {MOST_STATES:,} states"
+    searched = explored.searched
+    if searched is None:
         return f"{why} in {rung}"
-    judged = f", {explored.unjudged} kinds of ending not judged" if explored.unjudged else ""
-    return (
-        f"{why} in {rung}: {covered.states:,} states found"
-        f"{'' if covered.exhausted else ', more to come'}{judged}"
+    found = (
+        f"{searched.states:,} states found"
+        if isinstance(searched, Covered)
+        else f"{searched.executions:,} executions"
     )
+    more = "" if searched.exhausted else ", more to come"
+    judged = f", {explored.unjudged} kinds of ending not judged" if explored.unjudged else ""
+    return f"{why} in {rung}: {found}{more}{judged}"
 
 
 # --- a failure --------------------------------------------------------------------------
@@ -300,7 +331,8 @@ async def _confirm(session: Session, rung: Rung, found: Judged) -> Judged | str:
 async def _candidates(session: Session, rung: Rung, schedule: Schedule) -> list[Schedule]:
     """What ends as this schedule does, the simplest first, itself last."""
     try:
-        simple = await simplest(session.world(rung), schedule)
+        world = session.world(rung)
+        simple = await simplest(world, await retold(world, schedule))
     except (UsageError, NondeterministicError):
         return [schedule]
     return list(dict.fromkeys((simple, schedule)))
@@ -344,7 +376,9 @@ async def _told(
     difference, passing_schedule = None, None
     with contextlib.suppress(UsageError, NondeterministicError):
         passing = await nearest_passing(
-            states, found.schedule, lambda state: not states.suspicions(state)
+            states,
+            await retold(states, found.schedule),
+            lambda state: not states.suspicions(state),
         )
         if passing is not None:
             (live,) = await session.play([passing.schedule], rung.copies)

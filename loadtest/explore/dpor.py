@@ -33,6 +33,20 @@ def _actor(choice: Choice) -> _Actor:
 
 
 @dataclass(slots=True)
+class _Diverged:
+    """A path that could not be taken again."""
+
+    position: int  # in the path, from 0
+    choice: Choice  # that was to come
+    instead: Choice | None  # None: that run cannot go on, or not with this fault
+
+
+Alike = Callable[[Choice, Choice], bool]
+"""Whether a run that is taken along its path again makes the call that it made before, as far
+as they can be compared."""
+
+
+@dataclass(slots=True)
 class _Node:
     """A place on the current path: what may come next there, and what was tried."""
 
@@ -53,27 +67,31 @@ async def search(
     begin: Open,
     *,
     out_of_time: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[int, int], None] = lambda executions, depth: None,
+    on_progress: Callable[[int, int], None] = lambda executions, waiting: None,
     judge: Judge | None = None,
+    alike: Alike = lambda before, now: True,
 ) -> Executed:
     """Execute one order of each class of orders that differ only in steps that commute.
 
     :param out_of_time: asked before every execution; True ends the search early
-    :param on_progress: told after each execution how many there were and how long it was
+    :param on_progress: told after each execution how many there were and how many wait; those
+        will bring forth more
     :param judge: asked about suspicious executions, once a signature; True ends the search
     """
     path: list[_Node] = []
     found: dict[Signature, Representative] = {}
     executions = blocked = diverged = steps = 0
     failed: Representative | None = None
+    first_diverged: str | None = None
     more = True
     while more and failed is None and not out_of_time():
         execution = await begin()
         try:
-            complete = await _execute(execution, path)
+            complete = await _execute(execution, path, alike)
             steps += len(path)
-            if complete is None:
+            if isinstance(complete, _Diverged):
                 diverged += 1
+                first_diverged = first_diverged or _told(complete)
             elif not complete:
                 blocked += 1
             else:
@@ -87,30 +105,31 @@ async def search(
                         failed = representative
         finally:
             await execution.close()
-        on_progress(executions, len(path))
         more = _turn_back(path)
+        on_progress(executions, sum(len(list(node.untried())) for node in path) + more)
     return Executed(
         exhausted=not more and failed is None and not diverged,
         executions=executions,
         blocked=blocked,
         diverged=diverged,
+        first_diverged=first_diverged,
         steps=steps,
         representatives=tuple(sorted(found.values(), key=lambda r: not r.suspicions)),
         failed=failed,
     )
 
 
-async def _execute(execution: Execution, path: list[_Node]) -> bool | None:
+async def _execute(execution: Execution, path: list[_Node], alike: Alike) -> bool | _Diverged:
     """Take the path again, then go on to an end.
 
-    :returns: False: given up, as all that may come next leads to nothing new; None: the path
-        could not be taken again, and was cut there
+    :returns: False: given up, as all that may come next leads to nothing new; where it diverged:
+        the path could not be taken again, and was cut there
     """
     for position, node in enumerate(path):
         again = [c for c in await execution.enabled() if _key(c) == _key(node.chosen)]
-        if not again:
+        if not again or not alike(node.chosen, again[0]):
             del path[position:]
-            return None
+            return _Diverged(position, node.chosen, again[0] if again else None)
         node.chosen = again[0]
         node.step = await execution.step(node.chosen)
         node.before = _happens_before(path, position)
@@ -131,6 +150,15 @@ async def _execute(execution: Execution, path: list[_Node]) -> bool | None:
         node.before = _happens_before(path, len(path) - 1)
         _find_races(path)
     return True
+
+
+def _told(diverged: _Diverged) -> str:
+    choice, instead = diverged.choice, diverged.instead
+    return (
+        f"step {diverged.position + 1}, copy {choice.copy + 1}, receive {choice.receive}: expected "
+        f"{choice.call or 'its answer'}, got "
+        f"{'something else' if instead is None else instead.call or 'its answer'}"
+    )
 
 
 def _turn_back(path: list[_Node]) -> bool:

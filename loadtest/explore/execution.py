@@ -76,6 +76,7 @@ class Executed:
     executions: int  # complete ones
     blocked: int  # given up, since an equivalent one was executed before
     diverged: int  # did not come back to where they had been: the handler chose otherwise
+    first_diverged: str | None  # where, and what it did
     steps: int
     representatives: tuple[Representative, ...]  # suspicious ones first, then as found
     failed: Representative | None = None  # what the judge confirmed

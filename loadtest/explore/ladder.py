@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from loadtest.explore.execution import Executed
 from loadtest.explore.memo import Covered
 from loadtest.explore.model import Fault, Limits
+from loadtest.explore.pct import Sampled
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,7 +39,7 @@ def rungs(copies: int, faults: int, kinds: tuple[Fault, ...] = tuple(Fault)) -> 
 
 
 def guarantee(
-    clean: Mapping[Rung, Covered],
+    clean: Mapping[Rung, Covered | Executed],
     *,
     asked: Sequence[Rung],
     of: str = "one order",
@@ -56,17 +59,11 @@ def guarantee(
         by_faults.setdefault(faults, []).append(copies)
     parts = []
     for faults, numbers in by_faults.items():
-        covered = [clean[Rung(n, faults, kinds)] for n in numbers]
         noun = "copy" if numbers == [1] else "copies"
         told = f"{_listed(list(map(str, numbers)))} {noun} of {of}, {_at_most(faults)}"
         if faults:
             told += f" of {{{', '.join(kinds)}}}"
-        interleavings = sum(c.interleavings for c in covered)
-        states = sum(c.states for c in covered)
-        parts.append(
-            f"{told}: {_many(interleavings, 'interleaving', 'interleavings')} in "
-            f"{_many(states, 'state', 'states')}"
-        )
+        parts.append(f"{told}: {_amount([clean[Rung(n, faults, kinds)] for n in numbers])}")
     known = "; ".join(parts) + " covered, none failed" if parts else "nothing is covered"
     open_rungs = [str(r) for r in asked if r.faults > most.get(r.copies, -1)]
     top = max((*asked, *clean), key=lambda rung: rung.copies).copies
@@ -77,6 +74,55 @@ def guarantee(
     if worst and left_out:
         missing.append(f"{_listed(list(left_out))}")
     return f"{known}; not covered: {', '.join(missing)}."
+
+
+def _amount(found: Sequence[Covered | Executed]) -> str:
+    searched = [one for one in found if isinstance(one, Covered)]
+    executed = [one for one in found if isinstance(one, Executed)]
+    told = []
+    if searched:
+        interleavings = sum(one.interleavings for one in searched)
+        states = sum(one.states for one in searched)
+        told.append(
+            f"{_many(interleavings, 'interleaving', 'interleavings')} in "
+            f"{_many(states, 'state', 'states')}"
+        )
+    if executed:
+        executions = sum(one.executions for one in executed)
+        told.append(
+            f"all orders of calls that matter in {_many(executions, 'execution', 'executions')}"
+        )
+    return " and ".join(told)
+
+
+def sampling(sampled: Sampled, *, varies: bool) -> str:
+    """What may be said when no schedule of a sample failed.
+
+    :param varies: the handler does not do the same each time, so that there are no odds.
+    """
+    odds = sampled.odds
+    told = (
+        f"{_many(sampled.executed.executions, 'schedule was', 'schedules were')} sampled then "
+        f"(PCT, depth {odds.depth}, seed {sampled.seed}), none failed, and that is no proof"
+    )
+    if varies:
+        return told
+    chances = [_chance(odds.of_all(0))]
+    chances += [
+        f"{_chance(odds.of_all(faults))} if it needs {_many(faults, 'fault', 'faults')}"
+        for faults in range(1, odds.faults + 1)
+    ]
+    return (
+        f"{told}: a failure that {odds.depth} orderings of steps bring about was met with a "
+        f"chance of at least {', of at least '.join(chances)}"
+    )
+
+
+def _chance(chance: float) -> str:
+    """Rounded down."""
+    if chance >= 0.01:
+        return f"{math.floor(100 * chance)} %"
+    return f"1 in {math.ceil(1 / chance):,}" if chance > 0 else "0"
 
 
 def _at_most(faults: int) -> str:

@@ -37,7 +37,7 @@ from consumer.recorder import Recorder
 from consumer.signing import Signer
 from loadtest.explore.cast import LEARNING, Cast, Receives
 from loadtest.explore.model import Choice, Fault, Run, Schedule
-from loadtest.explore.requests import placed, request_text
+from loadtest.explore.requests import outline, placed, request_text
 from loadtest.plan import PlannedMessage
 
 _NAMES: Mapping[Fault, tuple[FaultName, ...]] = {
@@ -185,6 +185,7 @@ class _Play:
     copies: list[_Copy]
     names: Mapping[str, str]  # order ids to what stands for them in every performance
     epoch: int = 0
+    differs: str | None = None  # the first call with other values than the schedule's
 
 
 class Stagehand:
@@ -230,10 +231,12 @@ class Stagehand:
 
     async def play(
         self, performance: int, schedule: Schedule, messages: Sequence[PlannedMessage]
-    ) -> None:
+    ) -> str | None:
         """Carry out one schedule.
 
         :param messages: one for each copy.
+        :returns: the first call whose values are others than in the schedule, ids and times
+            apart; None: there is none.
         :raises NotFollowedError: a run did something else. It and the others are killed.
         :raises ParallelCallsError: a run had two calls under way at once.
         :raises HandlerError: no run can be started any more.
@@ -259,6 +262,7 @@ class Stagehand:
                 for going in list(copy.going.values()):
                     await going.fork.kill()
                     self._leave(copy, going)
+        return play.differs
 
     def _names(self, performance: int) -> dict[str, str]:
         """Ids, here and where the schedule was learned, to what stands for both."""
@@ -269,7 +273,7 @@ class Stagehand:
         going = copy.going.get(choice.receive)
         if going is None:
             going = await self._start(play, choice.copy, choice.receive, None)
-        self._compare(position, choice, going, play.names)
+        self._compare(play, position, choice, going)
         if choice.fault is Fault.REDELIVER:
             await self._redeliver(play, choice, copy, going)
         elif choice.call is not None:
@@ -282,9 +286,7 @@ class Stagehand:
         else:
             self._answer(copy, going)
 
-    def _compare(
-        self, position: int, choice: Choice, going: _Going, names: Mapping[str, str]
-    ) -> None:
+    def _compare(self, play: _Play, position: int, choice: Choice, going: _Going) -> None:
         if going.step is None:
             raise NotFollowedError(position, choice, "neither a call nor an answer in time")
         if choice.call is None:
@@ -293,8 +295,11 @@ class Stagehand:
             row = with_end(going.row, going.step, 0, self._receives.timeout_s)
             raise NotFollowedError(position, choice, f"the end of the run ({_end_words(row)})")
         text = request_text(going.step, self._recorder.redaction)
-        if placed(text, names) != placed(choice.call, names):
+        if placed(text, play.names) == placed(choice.call, play.names):
+            return
+        if outline(text) != outline(choice.call):
             raise NotFollowedError(position, choice, text)
+        play.differs = play.differs or text
 
     # --- steps ---
 

@@ -6,7 +6,7 @@ How many complete interleavings they stand for is counted over the graph of stat
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from analysis.findings import FindingKind
@@ -47,13 +47,14 @@ async def search(
     world: World,
     *,
     out_of_time: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[int, int], None] = lambda states, frontier: None,
+    on_progress: Callable[[int, int, int | None], None] = lambda states, waiting, left: None,
     judge: Judge | None = None,
 ) -> Covered:
     """Cover every state that the world can reach.
 
     :param out_of_time: asked after every state; True ends the search early
-    :param on_progress: told now and then how many states were found and how many wait
+    :param on_progress: told now and then how many states were found, how many of them wait, and
+        about how many are left with those not found yet; None where that cannot be told
     :param judge: asked about suspicious paths; True ends the search with that failure
     :raises NondeterministicError: see :class:`~loadtest.explore.model.Handler`
     """
@@ -62,6 +63,7 @@ async def search(
     states = [initial]
     came_by: list[tuple[int, Choice] | None] = [None]
     depths = [0]
+    layers = [1]  # states by depth
     followers: list[list[int]] = []
     finals: list[int] = []
     found: dict[Signature, Representative] = {}
@@ -87,6 +89,9 @@ async def search(
                 states.append(then)
                 came_by.append((current, choice))
                 depths.append(depths[current] + 1)
+                if len(layers) == depths[-1]:
+                    layers.append(0)
+                layers[depths[-1]] += 1
             follows.append(number)
         if not choices:
             finals.append(current)
@@ -98,8 +103,13 @@ async def search(
                     failed = representative
         current += 1
         if current % _REPORT_EVERY == 0:
-            on_progress(len(states), len(states) - current)
-    on_progress(len(states), len(states) - current)
+            depth = depths[min(current, len(states) - 1)]
+            deeper = about_deeper(layers[: depth + 1])
+            found_deeper = sum(layers[depth + 1 :])
+            waiting = len(states) - current
+            left = None if deeper is None else waiting + max(0, deeper - found_deeper)
+            on_progress(len(states), waiting, left)
+    on_progress(len(states), len(states) - current, None)
     followers += [[] for _ in range(len(states) - current)]
     return Covered(
         exhausted=current == len(states) and failed is None,
@@ -111,6 +121,27 @@ async def search(
         representatives=tuple(sorted(found.values(), key=lambda r: not r.suspicions)),
         failed=failed,
     )
+
+
+def about_deeper(layers: Sequence[int]) -> int | None:
+    """About how many states there are below the layers that are known.
+
+    Layers grow to a widest one and shrink again, faster and faster, much as binomial
+    coefficients do. Where two layers in a row have shrunk, the second one more, that is
+    drawn on; None elsewhere, since it would mislead.
+    """
+    if len(layers) < 4:
+        return None
+    before, now = layers[-2] / layers[-3], layers[-1] / layers[-2]
+    if not now < before < 1:
+        return None
+    size, deeper = float(layers[-1]), 0.0
+    ratio = now
+    while size >= 1:
+        ratio *= now / before
+        size *= ratio
+        deeper += size
+    return round(deeper)
 
 
 def count_paths(followers: list[list[int]], ends: list[int]) -> int:

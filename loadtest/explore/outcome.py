@@ -104,8 +104,10 @@ def outcome_page(outcome: Exploration, asked: Mapping[str, Any]) -> Page:
             RungRow(
                 str(one.rung),
                 _word(one),
-                one.covered.interleavings if one.covered else 0,
-                one.covered.states if one.covered else 0,
+                one.covered.interleavings if one.covered else None,
+                one.covered.states if one.covered else None,
+                one.executed.executions if one.executed else None,
+                one.sampled.executed.executions if one.sampled else None,
                 len(one.judged),
                 one.seconds,
             )
@@ -207,6 +209,7 @@ def _rung(explored: Explored) -> dict[str, Any]:
         "copies": explored.rung.copies,
         "faults": explored.rung.faults,
         "clean": explored.is_clean,
+        "search": "states" if explored.executed is None else "executions",
         "seconds": round(explored.seconds, 3),
         "judged": len(explored.judged),
         "unjudged": explored.unjudged,
@@ -220,6 +223,22 @@ def _rung(explored: Explored) -> dict[str, Any]:
             "depth": covered.depth,
             "interleavings": covered.interleavings,
             "final_states": covered.final_states,
+        }
+    if explored.executed is not None:
+        told |= {
+            "varies": explored.varies,
+            "exhausted": explored.executed.exhausted,
+            "executions": explored.executed.executions,
+            "blocked": explored.executed.blocked,
+            "diverged": explored.executed.diverged,
+        }
+    if explored.sampled is not None:
+        odds = explored.sampled.odds
+        told["sampled"] = {
+            "schedules": explored.sampled.executed.executions,
+            "depth": odds.depth,
+            "seed": explored.sampled.seed,
+            "chance_at_least": [odds.of_all(faults) for faults in range(odds.faults + 1)],
         }
     return told
 

@@ -116,6 +116,7 @@ async def sample(
         executions=executions,
         blocked=0,
         diverged=0,
+        first_diverged=None,
         steps=total,
         representatives=tuple(sorted(found.values(), key=lambda r: not r.suspicions)),
         failed=failed,

@@ -178,6 +178,31 @@ def _json(body: bytes) -> str:
         return text
 
 
+_TELLING = re.compile(r"TableName|IndexName|QueueUrl|TopicArn|\w*Expression(AttributeNames)?")
+"""Names of members whose values say what is done."""
+
+
+def outline(text: str) -> str:
+    """A request, or an answer, without the values in it: what is asked of which table or resource,
+    under which condition, and which members it has. Two runs that do the same may differ in the
+    rest."""
+    operation, _, content = ("", "", text) if text[:1] in '{["' else text.partition(" ")
+    try:
+        members = json.loads(content)
+    except ValueError:
+        return operation
+    return f"{operation} {json.dumps(_outlined(members))}"
+
+
+def _outlined(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: inner if _TELLING.fullmatch(name) else _outlined(inner)
+            for name, inner in value.items()
+        }
+    return [_outlined(inner) for inner in value] if isinstance(value, list) else None
+
+
 # In this order: what is longer and more particular goes first.
 _CHANCE = (
     (re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"), "<uuid>"),

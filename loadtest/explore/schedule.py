@@ -67,6 +67,22 @@ async def follow(world: World, schedule: Iterable[Choice]) -> tuple[list[Step], 
     return steps, state
 
 
+async def retold(world: World, schedule: Iterable[Choice]) -> Schedule:
+    """The same choices with the calls as this world knows them: values in them may differ.
+
+    :raises UsageError: a step is not possible
+    """
+    state, told = world.initial(), []
+    for number, choice in enumerate(schedule, start=1):
+        possible = await world.choices(state)
+        same = [c for c in possible if (_who(c), c.fault) == (_who(choice), choice.fault)]
+        if not same:
+            raise UsageError(_misfit(number, choice, possible))
+        state = await world.after(state, same[0])
+        told.append(same[0])
+    return tuple(told)
+
+
 def _misfit(number: int, choice: Choice, possible: Sequence[Choice]) -> str:
     told = "\n".join(f"  {write_step(c)}" for c in possible) or "  nothing: all copies are settled"
     return (

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,13 +35,16 @@ from consumer.signing import Signer
 from loadtest.config import Settings, real_effects
 from loadtest.dependencies import packages_of
 from loadtest.emulator import Emulator
+from loadtest.explore import dpor
 from loadtest.explore.cast import LEARNING, Cast, Receives
+from loadtest.explore.execution import Executed, Execution, WorldExecution
 from loadtest.explore.ladder import Rung
 from loadtest.explore.live import EpochClock, NotFollowedError, Stagehand, fault_plan
-from loadtest.explore.memo import Covered, Representative, search
-from loadtest.explore.model import NondeterministicError, Schedule
+from loadtest.explore.memo import Covered, Judge, Representative, search
+from loadtest.explore.model import Choice, NondeterministicError, Schedule
 from loadtest.explore.oracles import Known, RealHandler, RealStore, SettingsMeaning
-from loadtest.explore.requests import Reader
+from loadtest.explore.pct import Sampled, sample
+from loadtest.explore.requests import Reader, outline
 from loadtest.explore.world import Bounds, Learned, World
 from loadtest.fault_rules import rule_info
 from loadtest.plan import Plan, PlannedMessage
@@ -54,6 +58,13 @@ _TOGETHER = 25
 _ALARMS = 3
 """Suspicious schedules that are played as soon as each is found; later ones are gathered."""
 
+MOST_STATES = 1_000_000
+"""More states than these are not searched for, but sampled: they would not fit into memory."""
+
+SAMPLED_DEPTH = 3
+"""Of the failures that sampling promises to meet: orderings of steps that bring one about. Most
+races need one or two (Burckhardt and others, ASPLOS 2010)."""
+
 _AT_ONCE = 2
 """Schedules under way together: one run computes while another waits for the store."""
 
@@ -66,6 +77,7 @@ class Judged:
     run_dir: Path
     findings: tuple[Finding, ...] = ()
     not_followed: str | None = None  # what a run did instead; nothing was judged then
+    differs: str | None = None  # the first call whose values were others than expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,14 @@ class Explored:
     unjudged: int = 0  # kinds of ending for which no time was left
     reason: str | None = None  # why this rung says nothing
     notes: tuple[str, ...] = field(default=())
+    varies: str | None = None
+    """Why it was not searched by states: the call that is not the same each time."""
+    executed: Executed | None = None  # it was searched by executions
+    sampled: Sampled | None = None  # the search was not finished, and this is what came then
+
+    @property
+    def searched(self) -> Covered | Executed | None:
+        return self.covered if self.executed is None else self.executed
 
     @property
     def failure(self) -> Judged | None:
@@ -102,12 +122,75 @@ class Explored:
     def is_clean(self) -> bool:
         """Whether all there is was covered, and nothing failed."""
         return (
-            self.covered is not None
-            and self.covered.exhausted
+            self.searched is not None
+            and self.searched.exhausted
             and self.unjudged == 0
             and self.reason is None
             and self.failure is None
         )
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """When the parts of exploring a rung are over. Each is asked now and then."""
+
+    search: Callable[[bool], bool] = lambda ends: False  # told whether its end is in sight
+    sampling: Callable[[], bool] = _never  # of what the search could not finish
+    judging: Callable[[], bool] = _never  # of what no longer looks suspicious
+
+
+class _Findings:
+    """Carries schedules out for real as a search finds them, and keeps what came of it."""
+
+    def __init__(self, session: Session, copies: int) -> None:
+        self.judged: list[Judged] = []
+        self._session = session
+        self._copies = copies
+        self._suspicious: list[Schedule] = []
+
+    @property
+    def failed(self) -> bool:
+        return any(one.findings for one in self.judged)
+
+    @property
+    def stray(self) -> str | None:
+        return next((one.not_followed for one in self.judged if one.not_followed), None)
+
+    async def suspect(self, representative: Representative) -> bool:
+        """Whether it fails, or one of those that had to wait."""
+        self._suspicious.append(representative.schedule)
+        if len(self.judged) >= _ALARMS and len(self._suspicious) < _TOGETHER:
+            return False  # suspicions have been wrong so far: some are gathered first
+        return await self._judge(self._suspicious)
+
+    async def judge_suspicious(self) -> None:
+        """Those that had to wait."""
+        if self._suspicious and not self.failed:
+            await self._judge(self._suspicious)
+
+    async def judge_others(
+        self, representatives: Sequence[Representative], out_of_time: Callable[[], bool]
+    ) -> int:
+        """Up to a failure, or to one that was not followed.
+
+        :returns: how many were left.
+        """
+        done = {one.schedule for one in self.judged}
+        left = [one.schedule for one in representatives if one.schedule not in done]
+        while left and not self.failed and self.stray is None and not out_of_time():
+            await self._judge(left)
+        return len(left)
+
+    async def _judge(self, left: list[Schedule]) -> bool:
+        """Take some, and say whether one of them fails."""
+        played = await self._session.play(left[:_TOGETHER], self._copies)
+        del left[:_TOGETHER]
+        self.judged.extend(played)
+        return any(one.findings for one in played)
 
 
 class Session:
@@ -150,6 +233,8 @@ class Session:
             settings.order, copies=copies, orders=orders, conflict=conflict, seed=seed
         )
         self._messages = self._cast.messages(LEARNING, copies)
+        self._varies: NondeterministicError | None = None
+        self._executions_runs = self._executions_calls = 0
         self._performances = 0
         self._sets = 0
         self._live_ns = 0
@@ -225,14 +310,8 @@ class Session:
         known = Known(Reader(self._tables, self._effects, self._redaction))
         self._store = RealStore(url, known, self._tables, endpoint.region, self._signer)
         stack.push_async_callback(self._store.close)
-        self._handler = RealHandler(
-            self._zygote,
-            self._receives,
-            self._messages,
-            known,
-            report_batch_item_failures=settings.queue.report_batch_item_failures,
-            result_fields=settings.result_info(),
-        )
+        self._known = known
+        self._handler = self._new_handler()
         stack.push_async_callback(self._handler.close)
         self._learned = Learned(self._handler, self._store)
         self._meaning = SettingsMeaning(
@@ -242,6 +321,17 @@ class Session:
             [effect.name for effect in self._effects],
         )
         self._items = await self._store.items()
+
+    def _new_handler(self, *, strict: bool = True) -> RealHandler:
+        return RealHandler(
+            self._zygote,
+            self._receives,
+            self._messages,
+            self._known,
+            report_batch_item_failures=self._settings.queue.report_batch_item_failures,
+            result_fields=self._settings.result_info(),
+            strict=strict,
+        )
 
     async def _import_door(self, stack: contextlib.AsyncExitStack) -> str:
         """Where the handler finds AWS while it is imported. What it does then is over before
@@ -277,63 +367,95 @@ class Session:
 
     def world(self, rung: Rung) -> World:
         """The states of a rung, with all that is known of handler and store."""
+        return self._world(self._learned, rung)
+
+    def _world(self, learned: Learned, rung: Rung) -> World:
         bounds = Bounds(
             self._cast.bodies[: rung.copies],
             rung.faults,
             rung.limits(),
             self._settings.queue.max_receive_count,
         )
-        return World(self._learned, bounds, self._meaning, self._items)
+        return World(learned, bounds, self._meaning, self._items)
 
     async def explore(
         self,
         rung: Rung,
         *,
-        out_of_time: Callable[[], bool] = lambda: False,
-        on_progress: Callable[[int, int], None] = lambda states, waiting: None,
+        time: Time | None = None,
+        on_progress: Callable[[str], None] = lambda text: None,
     ) -> Explored:
         """Cover one rung, up to its first confirmed failure.
 
-        :param out_of_time: asked now and then; True ends it early.
-        :param on_progress: told how many states were found and how many wait.
+        By states where the handler does the same each time; by executions, here and in all
+        rungs to come, where it does not. What neither has finished in its time is sampled.
+
+        :param time: None: there is no end to it.
+        :param on_progress: told how far it has come.
         :raises OnceproofError: the handler, the store or the evidence failed.
         """
         began_ns = self._clock.now_ns()
-        judged: list[Judged] = []
-        world = self.world(rung)
+        time = time or Time()
+        findings = _Findings(self, rung.copies)
+        covered: Covered | None = None
+        executed: Executed | None = None
+        sampled: Sampled | None = None
+        unjudged, reason = 0, None
 
-        waiting: list[Schedule] = []
+        found, ends = 0, False
 
-        async def judge_next(left: list[Schedule]) -> bool:
-            """Whether one of the next schedules fails."""
-            played = await self.play(left[:_TOGETHER], rung.copies)
-            del left[:_TOGETHER]
-            judged.extend(played)
-            return any(one.findings for one in played)
+        def states_told(states: int, waiting: int, left: int | None) -> None:
+            nonlocal found, ends
+            found, ends = states, left is not None
+            about = "" if left is None else f", about {left:,} left"
+            on_progress(f"{states:,} states, {waiting:,} waiting{about}")
 
-        async def fails(representative: Representative) -> bool:
-            waiting.append(representative.schedule)
-            if len(judged) >= _ALARMS and len(waiting) < _TOGETHER:
-                return False  # suspicions have been wrong so far: some are gathered first
-            return await judge_next(waiting)
+        def executions_told(executions: int, waiting: int) -> None:
+            on_progress(f"{executions:,} executions, {waiting:,} waiting, more to come of them")
 
-        covered, unjudged, reason = None, 0, None
+        def samples_told(executions: int, steps: int) -> None:
+            on_progress(f"{executions:,} schedules sampled")
+
         try:
-            covered = await search(
-                world, out_of_time=out_of_time, on_progress=on_progress, judge=fails
-            )
-            failed = any(one.findings for one in judged)
-            if waiting and not failed:
-                failed = await judge_next(waiting)  # what is suspicious, even without time
-            done = {one.schedule for one in judged}
-            left = [one.schedule for one in covered.representatives if one.schedule not in done]
-            while left and not failed and not out_of_time():
-                failed = await judge_next(left)
-            unjudged = len(left)
-            stray = next((one for one in judged if one.not_followed is not None), None)
-            if stray is not None:
-                reason = f"a schedule, carried out for real, was left: {stray.not_followed}"
-            if self._handler.calls == 0:
+            if self._varies is None:
+                try:
+                    covered = await search(
+                        self.world(rung),
+                        out_of_time=lambda: found >= MOST_STATES or time.search(ends),
+                        on_progress=states_told,
+                        judge=findings.suspect,
+                    )
+                except NondeterministicError as error:
+                    await self._let_vary(error)
+                    findings = _Findings(self, rung.copies)
+            if self._varies is not None:
+                executed = await dpor.search(
+                    partial(self._execution, rung),
+                    out_of_time=lambda: time.search(False),
+                    on_progress=executions_told,
+                    judge=findings.suspect,
+                    alike=_alike,
+                )
+            await findings.judge_suspicious()
+            searched = covered if executed is None else executed
+            assert searched is not None
+            endings = searched.representatives
+            if not searched.exhausted and not findings.failed and not time.sampling():
+                sampled = await self._sample(rung, time.sampling, samples_told, findings.suspect)
+                await findings.judge_suspicious()
+                endings += sampled.executed.representatives
+            unjudged = await findings.judge_others(endings, time.judging)
+            if executed is not None and executed.first_diverged is not None:
+                reason = (
+                    "the handler varies so much that a schedule could not be carried out again: "
+                    f"{executed.first_diverged}"
+                )
+            elif self._varies is not None and not _same_outline(self._varies):
+                reason = f"the handler makes other calls each time: {self._varies}"
+            elif findings.stray is not None:
+                reason = f"a schedule, carried out for real, was left: {findings.stray}"
+            if self._handler.calls + self._executions_calls == 0:
+                findings = _Findings(self, rung.copies)  # whatever came of it says nothing
                 reason = (
                     "the handler made no AWS call through the gateway, so there was nothing whose "
                     "order could be chosen. Does it take its endpoint from the environment "
@@ -346,15 +468,61 @@ class Session:
             (self._clock.now_ns() - began_ns) / 1e9,
             self.effort(),
             covered,
-            tuple(judged),
+            tuple(findings.judged),
             unjudged,
             reason,
-            self._notes(),
+            self._notes(findings.judged),
+            None if self._varies is None else str(self._varies),
+            executed,
+            sampled,
+        )
+
+    async def _let_vary(self, why: NondeterministicError) -> None:
+        """From now on the handler's values may differ from run to run. What is then learned of
+        it serves to tell a failure simply, not to search."""
+        self._varies = why
+        handler = self._new_handler(strict=False)
+        self._stack.push_async_callback(handler.close)
+        self._learned = Learned(handler, self._store)
+
+    async def _execution(self, rung: Rung) -> Execution:
+        """One execution with runs of its own, at the real store."""
+        handler = self._new_handler(strict=False)
+
+        async def close() -> None:
+            self._executions_runs += handler.runs
+            self._executions_calls += handler.calls
+            await handler.close()
+
+        return WorldExecution(self._world(Learned(handler, self._store), rung), close)
+
+    async def _sample(
+        self,
+        rung: Rung,
+        out_of_time: Callable[[], bool],
+        on_progress: Callable[[int, int], None],
+        judge: Judge,
+    ) -> Sampled:
+        async def begin() -> Execution:
+            if self._varies is not None:
+                return await self._execution(rung)
+            return WorldExecution(world)
+
+        world = self.world(rung)
+        return await sample(
+            begin,
+            seed=self._seed,
+            depth=SAMPLED_DEPTH,
+            faults=rung.faults,
+            kinds=len(rung.kinds),
+            out_of_time=out_of_time,
+            on_progress=on_progress,
+            judge=judge,
         )
 
     def effort(self) -> Effort:
         return Effort(
-            self._handler.runs,
+            self._handler.runs + self._executions_runs,
             self._store.questions,
             self._store.requests,
             self._performances,
@@ -362,8 +530,13 @@ class Session:
             self._judging_ns / 1e9,
         )
 
-    def _notes(self) -> tuple[str, ...]:
+    def _notes(self, judged: Sequence[Judged]) -> tuple[str, ...]:
         notes = []
+        if self._varies is not None:
+            notes.append(
+                "What the handler does could not be remembered, so every order of calls was "
+                f"carried out with runs of its own: {self._varies}"
+            )
         if not self._zygote.pinned_clock:
             notes.append(
                 "The handler's clock was the host's: a redelivery comes sooner, by that clock, "
@@ -377,6 +550,12 @@ class Session:
             )
         for text in sorted(self._handler.unpinned):
             notes.append(f"Ids or times in this call differ from run to run: {text[:200]}")
+        differs = next((one.differs for one in judged if one.differs is not None), None)
+        if differs is not None and self._varies is None:
+            notes.append(
+                "Values in calls, carried out for real, were others than expected, and were not "
+                f"compared. The first: {differs[:200]}"
+            )
         return tuple(notes)
 
     async def play(self, schedules: Sequence[Schedule], copies: int) -> list[Judged]:
@@ -393,6 +572,8 @@ class Session:
             for number, one in enumerate(judged):
                 if one.not_followed is not None:
                     (judged[number],) = await self._play([one.schedule], copies)
+                    if judged[number].not_followed is not None:
+                        break  # it is the handler, not the others
         return judged
 
     async def _play(self, schedules: Sequence[Schedule], copies: int) -> list[Judged]:
@@ -400,20 +581,26 @@ class Session:
         run_dir = self._directory / f"live-{self._sets:03}"
         run_dir.mkdir(parents=True)
         began_ns = self._clock.now_ns()
-        numbers, strays = await self._carry_out(schedules, copies, run_dir)
+        numbers, followed = await self._carry_out(schedules, copies, run_dir)
         played_ns = self._clock.now_ns()
         verdict = await asyncio.to_thread(judge, run_dir)
         self._live_ns += played_ns - began_ns
         self._judging_ns += self._clock.now_ns() - played_ns
         return [
-            Judged(schedule, run_dir, () if stray else _findings(verdict, messages), stray)
-            for schedule, messages, stray in zip(schedules, numbers, strays, strict=True)
+            Judged(
+                schedule,
+                run_dir,
+                () if one.stray else _findings(verdict, messages),
+                one.stray,
+                one.differs,
+            )
+            for schedule, messages, one in zip(schedules, numbers, followed, strict=True)
         ]
 
     async def _carry_out(
         self, schedules: Sequence[Schedule], copies: int, run_dir: Path
-    ) -> tuple[list[list[PlannedMessage]], list[str | None]]:
-        """The messages of each schedule, and where it was not followed."""
+    ) -> tuple[list[list[PlannedMessage]], list[_Followed]]:
+        """The messages of each schedule, and how it was followed."""
         settings = self._settings
         await self._store.hold(dict(self._items))
         clock = EpochClock(self._clock)
@@ -444,7 +631,7 @@ class Session:
             ]
             started_at = clock.now_ns()
             try:
-                strays = await self._all(
+                followed = await self._all(
                     stagehand, list(zip(performances, schedules, messages, strict=True))
                 )
             finally:
@@ -479,25 +666,24 @@ class Session:
                 ),
             ),
         )
-        return messages, strays
+        return messages, followed
 
     async def _all(
         self,
         stagehand: Stagehand,
         plays: Sequence[tuple[int, Schedule, Sequence[PlannedMessage]]],
-    ) -> list[str | None]:
+    ) -> list[_Followed]:
         """Carry all of them out, a few at once."""
         rooms = asyncio.Semaphore(_AT_ONCE)
 
         async def one(
             performance: int, schedule: Schedule, messages: Sequence[PlannedMessage]
-        ) -> str | None:
+        ) -> _Followed:
             async with rooms:
                 try:
-                    await stagehand.play(performance, schedule, messages)
+                    return _Followed(differs=await stagehand.play(performance, schedule, messages))
                 except NotFollowedError as error:
-                    return str(error)
-            return None
+                    return _Followed(stray=str(error))
 
         playing = [asyncio.create_task(one(*play)) for play in plays]
         try:
@@ -516,6 +702,26 @@ class _Importing:
     current_invocation: int | None = None
 
     async def kill(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """How a schedule was followed."""
+
+    stray: str | None = None  # what a run did instead
+    differs: str | None = None  # the first call with other values
+
+
+def _same_outline(varies: NondeterministicError) -> bool:
+    """Whether the two calls, or answers, differ in values alone."""
+    return outline(varies.remembered) == outline(varies.now)
+
+
+def _alike(before: Choice, now: Choice) -> bool:
+    """Whether a run makes the same call as before, its values apart."""
+    if before.call is None or now.call is None:
+        return before.call is now.call
+    return outline(before.call) == outline(now.call)
 
 
 async def _never_asked(occupant: object, asked: WireCall) -> None: ...

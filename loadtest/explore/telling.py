@@ -9,6 +9,7 @@ from rich.text import Text
 from analysis.findings import VerdictWord
 from analysis.text import count
 from loadtest.explore.ladder import Rung
+from loadtest.explore.memo import Covered
 from loadtest.explore.outcome import Exploration
 from loadtest.explore.session import Explored
 
@@ -42,14 +43,12 @@ class Telling:
         errors.print(Text("warning: ", "bold yellow") + Text(text), soft_wrap=True)
 
     def progress(
-        self, rung: Rung, elapsed_s: float, left_s: float, states: int, waiting: int, runs: int
+        self, rung: Rung, elapsed_s: float, left_s: float, searched: str, runs: int
     ) -> None:
+        """:param searched: how far it has come."""
         if self._console is None:
             return
-        line = (
-            f"{rung}: {states:,} states, {waiting:,} waiting, {runs:,} handler runs, "
-            f"{max(0.0, left_s):.0f} s left"
-        )
+        line = f"{rung}: {searched}, {runs:,} handler runs, {max(0.0, left_s):.0f} s of the budget"
         if not self._console.is_terminal:
             if elapsed_s - self._said_at_s >= _PLAIN_EVERY_S:
                 self._said_at_s = elapsed_s
@@ -63,16 +62,22 @@ class Telling:
     def ended(self, rung: Rung, explored: Explored) -> None:
         """One rung is done."""
         self.close()
-        covered = explored.covered
-        if self._console is None or covered is None:
+        searched = explored.searched
+        if self._console is None or searched is None:
             return
+        if isinstance(searched, Covered):
+            what = (
+                f"{count(searched.interleavings, 'interleaving')} in "
+                f"{count(searched.states, 'state')}"
+            )
+        else:
+            what = count(searched.executions, "execution")
+        if explored.sampled is not None:
+            what += f", {count(explored.sampled.executed.executions, 'schedule')} sampled"
         word = "clean" if explored.is_clean else "FAILED" if explored.failure else "not finished"
         self._console.print(
             Text(f"{word:13}", "green" if explored.is_clean else "yellow")
-            + Text(
-                f"{rung}: {count(covered.interleavings, 'interleaving')} in "
-                f"{count(covered.states, 'state')}, {explored.seconds:.1f} s"
-            ),
+            + Text(f"{rung}: {what}, {explored.seconds:.1f} s"),
             soft_wrap=True,
         )
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from loadtest.orders import EnvelopeKind
+
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
@@ -38,7 +40,8 @@ class FoundQueue:
     dead_letter: str | None = None  # the name of its dead-letter queue
     fifo: bool = False
     content_deduplication: bool = False
-    topic: str | None = None  # of SNS, which wraps what it puts into the queue
+    envelope: EnvelopeKind | None = None  # what the sender puts around an order
+    sender: str = ""  # its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +97,4 @@ class FoundFunction:
     tables: tuple[FoundTable, ...] = ()
     """Of the same templates, whether the environment names them or not."""
     copied_code: bool = False  # the folder is a copy that a build made
+    layers: tuple[str, ...] = ()  # their folders, or their names where the file has no folder

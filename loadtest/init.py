@@ -194,41 +194,54 @@ def _chosen(functions: Sequence[FoundFunction], wanted: str | None, what: str) -
 def _beginning(
     function: FoundFunction, folder: Path, base: Path, *, from_template: bool
 ) -> Beginning:
-    """Where the code is. A template may name an archive, or nothing."""
+    """Where the code is, and the handler in it. A template may name an archive, or nothing."""
     start = (folder / function.label).parent if from_template else folder
     questions: list[str] = []
     code: Path | None = None
+    unknown = "the template names none"
     match function.code:
         case str(named):
             code = start / named
             if not code.is_dir():
                 code = _unpacked(code, function)
         case Unknown(why=why):
-            questions.append(f"Which folder has the code? No more is known: {why}")
-        case None:
-            questions.append("Which folder has the code? The template names none")
+            unknown = why
     handler = function.handler
     if not isinstance(handler, str):
-        if handler is not None:
-            questions.append(f"What is the handler? It is not known: {handler.why}.")
+        why = handler.why if handler is not None else "the template names none"
         guesses = find_handlers(code or folder)
-        if len(guesses) != 1 and handler is None:
-            questions.append("What is the handler, as module.function? The template names none.")
         handler = str(guesses[0].handler) if len(guesses) == 1 else "app.handler"
-        if len(guesses) == 1:
-            questions.append(f"Is {handler} the handler? It is the only one in the folder.")
-            code = code or folder / str(guesses[0].code)
+        only = ", the only one in the code" if len(guesses) == 1 else ""
+        questions.append(
+            f"What is the handler, as module.function? No more is known: {why}. Taken for: "
+            f"{handler}{only}."
+        )
+    module = handler.rpartition(".")[0]
     if code is None:
-        module = handler.rpartition(".")[0]
         places = folders_with(module, folder)
         code = places[0] if places else folder
-        seen = "It has the handler's module" if len(places) == 1 else "Taken for"
-        questions[0] += f". {seen}: {_relative(code, base)}."
+        has = ", which has the handler's module" if len(places) == 1 else ""
+        questions.insert(
+            0,
+            f"Which folder has the code? No more is known: {unknown}. Taken for: "
+            f"{_relative(code, base)}{has}.",
+        )
+    elif not _has_module(code, module):
+        questions.append(f"Where is {module}? The code folder has no such module.")
     if function.copied_code:
         questions.append(
             "Is a copy of the code what you want to test? cdk synth made it; after a change "
             "synthesize again, or name the source folder."
         )
+    layers = []
+    for layer in function.layers:
+        if (start / layer / "python").is_dir():
+            layers.append(_relative(start / layer, base))
+        else:
+            questions.append(
+                f"Where is the layer {layer} as Lambda unpacks it, with python/ in it? Say layers "
+                "= [folder]; not if its packages are in requirements.txt, or beside onceproof."
+            )
     sample, sample_source = _sample(folder, function)
     return Beginning(
         source=function.label,
@@ -236,9 +249,15 @@ def _beginning(
         handler=handler,
         from_template=from_template,
         questions=questions,
+        layers=layers,
         sample=sample,
         sample_source=sample_source,
     )
+
+
+def _has_module(code: Path, module: str) -> bool:
+    path = code.joinpath(*module.replace("/", ".").split("."))
+    return path.with_name(f"{path.name}.py").is_file() or (path / "__init__.py").is_file()
 
 
 def _sample(folder: Path, function: FoundFunction) -> tuple[OrderSample | None, str]:

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from analysis.item_kinds import ANYTHING
 from loadtest.config import escaped, variable_problem
 from loadtest.found import (
     FoundFunction,
@@ -64,6 +65,7 @@ class Beginning:
     from_template: bool
     questions: Sequence[str] = field(default=())
     """About the code and the handler."""
+    layers: Sequence[str] = ()  # folders, relative to the new file
     sample: OrderSample | None = None
     sample_source: str = ""  # the file that has it
 
@@ -161,6 +163,8 @@ class _Writer:
             page.question(question)
         page.setting("code", self._beginning.code, "relative to this file")
         page.setting("handler", self._beginning.handler)
+        if self._beginning.layers:
+            page.lines.append(f"layers = {json.dumps(self._beginning.layers)}")
         match function.timeout_s:
             case None if not self._beginning.from_template:
                 page.off("timeout", _TIMEOUT_S, "seconds; a handler that passes it is killed")
@@ -435,6 +439,23 @@ class _Writer:
         if len(self._tables) > 1:
             guard = not first and _GUARD.search(table.name)
             page.setting("role", "orders" if first else "guard" if guard else "other")
+        if first and (table.sort is not None or _GENERIC_KEY.fullmatch(table.key or "")):
+            self._items(table)
+
+    def _items(self, table: FoundTable) -> None:
+        page = self._page
+        keys = " and ".join(filter(None, (table.key, table.sort)))
+        page.question(
+            f"How does the handler make {keys} from the order's id? If it puts something around "
+            "it, or the table holds other items too, say it as here, {id} being the order's id "
+            f"and {ANYTHING} any text:"
+        )
+        page.lines.append("# [[table.items]]")
+        page.off("role", "orders")
+        if table.key_type == "S":
+            page.off("key", "ORDER#{id}")
+        if table.sort is not None and table.sort_type == "S":
+            page.off("sort", ANYTHING)
 
     def _no_table(self) -> None:
         page = self._page
@@ -459,12 +480,6 @@ class _Writer:
         table = self._tables[0] if self._tables else FoundTable("orders", "id")
         sample = self._beginning.sample or _made_up(table)
         page.table("[order]")
-        queue = self._mapping.queue if self._mapping else None
-        if queue is not None and queue.topic is not None:
-            page.question(
-                f"The queue gets its messages from the topic {queue.topic}, wrapped by SNS: does "
-                "the handler look for the order in Message? The body below is not wrapped."
-            )
         if self._beginning.sample is not None:
             page.question(
                 f"May the fields be as below? The body is that of {self._beginning.sample_source}; "
@@ -476,14 +491,15 @@ class _Writer:
                 f"What does a message look like? The body below is made up; {{{sample.key}}} is "
                 "the place of the order's id, and each other {field} needs a generator."
             )
-        key = table.key or "id"
-        if sample.key != key or table.sort is not None:
-            keys = " and ".join(filter(None, (key, table.sort)))
-            page.question(f"How does the handler make {keys} from the order's id?")
         page.question(
             "In which fields may a second message of the same order differ, so that it must be "
             f"refused? Taken for: {sample.conflict or 'none'}."
         )
+        queue = self._mapping.queue if self._mapping else None
+        if queue is not None and queue.envelope is not None:
+            page.setting("envelope", queue.envelope, f"{_one_line(queue.sender)} puts it around")
+        elif sample.envelope is not None:
+            page.setting("envelope", sample.envelope, "so it is in the saved event")
         page.setting("key", sample.key, "body field with the order's id")
         page.lines.append(f"body = {_literal(sample.body)}")
         conflict = json.dumps([sample.conflict] if sample.conflict else [])

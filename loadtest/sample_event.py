@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from loadtest.orders import placeholders
+from loadtest.orders import EnvelopeKind, placeholders
 from loadtest.problems import names_of
 from loadtest.sections import OrderSection
 
 _NAME = re.compile(r"\w+", re.ASCII)
-_ENVELOPES = ({"Type", "Message", "TopicArn"}, {"detail", "detail-type"})
-"""Members of what SNS and EventBridge wrap around a message; its id is not the order's."""
 _USUAL_KEYS = ("order_id", "orderId", "orderID", "OrderId", "id", "ID", "Id")
 _LARGEST = 10**12
 """A number above this is an id or a time: it is left as it is."""
@@ -31,6 +29,7 @@ class OrderSample:
     body: str  # with {name} in place of the key and of each field
     fields: Mapping[str, str]  # name -> its generator, as TOML
     conflict: str | None  # a field that may differ
+    envelope: EnvelopeKind | None = None  # what was around it in the event
 
 
 def sample_of(text: str, table_key: str | None) -> OrderSample | None:
@@ -39,7 +38,7 @@ def sample_of(text: str, table_key: str | None) -> OrderSample | None:
 
     :param table_key: the key of the orders' table, which the body may have under that name.
     """
-    order = _first_body(text)
+    order, envelope = _first_order(text)
     if order is None:
         return None
     candidates = [table_key, *_USUAL_KEYS, *(name for name in order if name.lower().endswith("id"))]
@@ -64,20 +63,29 @@ def sample_of(text: str, table_key: str | None) -> OrderSample | None:
     if set(placeholders(body)) != {key, *fields}:
         return None  # a text of the sample looks like a placeholder
     numbers = (name for name in fields if not isinstance(order[name], str))
-    return OrderSample(key, body, fields, next(numbers, None))
+    return OrderSample(key, body, fields, next(numbers, None), envelope)
 
 
-def _first_body(text: str) -> dict[str, Any] | None:
+def _first_order(text: str) -> tuple[dict[str, Any] | None, EnvelopeKind | None]:
+    envelope = None
     try:
         event = json.loads(text)
         record = event["Records"][0]
-        body = record["body"] if record["eventSource"] == "aws:sqs" else ""
-        order = json.loads(body, parse_float=Decimal)
+        order = _json(record["body"]) if record["eventSource"] == "aws:sqs" else None
+        match order:
+            # As the services wrap them: Amazon SNS developer guide, "Fanout to Amazon SQS
+            # queues"; EventBridge user guide, "Events".
+            case {"Type": "Notification", "TopicArn": _, "Message": message}:
+                envelope, order = EnvelopeKind.SNS, _json(message)
+            case {"detail-type": _, "detail": detail}:
+                envelope, order = EnvelopeKind.EVENTBRIDGE, detail
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-        return None
-    if not isinstance(order, dict) or any(names <= order.keys() for names in _ENVELOPES):
-        return None
-    return order
+        return None, None
+    return (order if isinstance(order, dict) else None), envelope
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, parse_float=Decimal)
 
 
 def _is_id(value: object) -> bool:

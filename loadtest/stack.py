@@ -23,6 +23,7 @@ from loadtest.found import (
     Unknown,
     Value,
 )
+from loadtest.orders import EnvelopeKind
 from loadtest.templates import Part, Resource, Template, Text, as_dict, render
 
 _FUNCTIONS = ("AWS::Serverless::Function", "AWS::Lambda::Function")
@@ -83,6 +84,7 @@ class _Reader:
                 mappings=tuple(self._mappings_of(resource)),
                 tables=tables,
                 copied_code=copied,
+                layers=tuple(self._layers(resource)),
             )
 
     def _of_type(self, *types: str) -> Iterator[Resource]:
@@ -113,6 +115,21 @@ class _Reader:
             return Unknown(code, "the template names an archive in S3"), False
         return code, False
 
+    def _layers(self, function: Resource) -> Iterator[str]:
+        template = function.template
+        for node in template.entries(function.properties.get("Layers")):
+            text = template.text(node)
+            match text:
+                case (Part(resource, _),):
+                    own = resource.properties
+                    content = own.get("ContentUri", own.get("Content"))
+                    asset = resource.metadata.get("aws:asset:path")
+                    folder = _text_or_none(resource.template.text(content))
+                    yield str(asset or folder or resource.logical_id)
+                case _:
+                    # An ARN ends with the layer's name and its version.
+                    yield re.sub(r":\d+$", "", render(text).rpartition(":layer:")[2])
+
     # Event source mappings
 
     def _mappings_of(self, function: Resource) -> Iterator[FoundMapping]:
@@ -138,13 +155,17 @@ class _Reader:
         self, template: Template, own: Mapping[str, Any], node: object
     ) -> Iterator[FoundMapping]:
         """SAM's queue between a topic and the function."""
-        topic = render(template.text(own.get("Topic")))
+        topic = _bare(template.text(own.get("Topic")))
         settings = template.value(node)
         if isinstance(settings, dict):
             mapping = self._mapping(template, settings, settings.get("QueueArn"))
-            yield _wrapped(mapping, topic)
+            if not template.is_true(own.get("RawMessageDelivery")):
+                queue = replace(mapping.queue, envelope=EnvelopeKind.SNS, sender=topic)
+                mapping = replace(mapping, queue=queue)
+            yield mapping
         elif template.is_true(node):
-            yield FoundMapping(FoundQueue("queue", declared=True, topic=topic))
+            queue = FoundQueue("queue", declared=True, envelope=EnvelopeKind.SNS, sender=topic)
+            yield FoundMapping(queue)
 
     def _function_named(self, template: Template, node: object, depth: int = 0) -> Resource | None:
         text = template.text(node)
@@ -207,6 +228,7 @@ class _Reader:
                     dead_letter = self._name(other)
                 case _:
                     dead_letter = re.split(r"[:/]", render(text))[-1]
+        envelope, sender = self._envelope(resource)
         return FoundQueue(
             name=self._name(resource),
             declared=True,
@@ -215,24 +237,41 @@ class _Reader:
             dead_letter=dead_letter,
             fifo=template.is_true(own.get("FifoQueue")),
             content_deduplication=template.is_true(own.get("ContentBasedDeduplication")),
-            topic=self._topic_of(resource),
+            envelope=envelope,
+            sender=sender,
         )
 
-    def _topic_of(self, queue: Resource) -> str | None:
-        """The topic whose messages come to the queue wrapped."""
-        subscriptions = [
-            (entry.template, entry.properties, entry.properties.get("TopicArn"))
-            for entry in self._of_type("AWS::SNS::Subscription")
-        ]
-        for topic in self._of_type(_TOPIC):
-            for node in topic.template.entries(topic.properties.get("Subscription")):
-                subscriptions.append((topic.template, as_dict(node), {"Ref": topic.logical_id}))
-        for template, own, topic_node in subscriptions:
-            match self._recognised(template.text(own.get("Endpoint"))):
-                case (Part(resource, _),) if resource is queue:
-                    if not template.is_true(own.get("RawMessageDelivery")):
-                        return render(template.text(topic_node)).strip("${}")
-        return None
+    def _envelope(self, queue: Resource) -> tuple[EnvelopeKind | None, str]:
+        """What the queue's sender puts around an order, and the sender."""
+        for sender in self._resources:
+            template, own = sender.template, sender.properties
+            match sender.type:
+                case "AWS::SNS::Subscription":
+                    if self._subscribes(template, own, queue):
+                        return EnvelopeKind.SNS, _bare(template.text(own.get("TopicArn")))
+                case "AWS::SNS::Topic":
+                    for node in template.entries(own.get("Subscription")):
+                        if self._subscribes(template, as_dict(node), queue):
+                            return EnvelopeKind.SNS, sender.logical_id
+                case "AWS::Events::Rule":
+                    for node in map(as_dict, template.entries(own.get("Targets"))):
+                        changed = {"Input", "InputPath", "InputTransformer"} & node.keys()
+                        if not changed and self._is_at(template, node.get("Arn"), queue):
+                            return EnvelopeKind.EVENTBRIDGE, sender.logical_id
+                case "AWS::S3::Bucket":
+                    notices = template.table(own.get("NotificationConfiguration"))
+                    for node in map(as_dict, template.entries(notices.get("QueueConfigurations"))):
+                        if self._is_at(template, node.get("Queue"), queue):
+                            return EnvelopeKind.S3, sender.logical_id
+        return None, ""
+
+    def _subscribes(self, template: Template, own: Mapping[str, Any], queue: Resource) -> bool:
+        is_raw = template.is_true(own.get("RawMessageDelivery"))
+        return not is_raw and self._is_at(template, own.get("Endpoint"), queue)
+
+    def _is_at(self, template: Template, node: object, queue: Resource) -> bool:
+        text = self._recognised(template.text(node))
+        return len(text) == 1 and isinstance(text[0], Part) and text[0].resource is queue
 
     def _table(self, resource: Resource) -> FoundTable:
         template, own = resource.template, resource.properties
@@ -331,8 +370,9 @@ _BY_NAME: Mapping[str, tuple[str, str, str | None]] = {
 }
 
 
-def _wrapped(mapping: FoundMapping, topic: str) -> FoundMapping:
-    return replace(mapping, queue=replace(mapping.queue, topic=topic.strip("${}")))
+def _bare(text: Text) -> str:
+    """A reference's name alone."""
+    return render(text).strip("${}")
 
 
 def _plain(text: Text) -> str | Unknown | None:

@@ -115,7 +115,7 @@ CASES = [
         ("id", '{"id": "{id}", "quantity": {quantity}}'),
         [
             "Which folder has the code? No more is known: the template names an archive in S3. "
-            "It has the handler's module: src.",
+            "Taken for: src, which has the handler's module.",
             "How does the handler make PK and SK from the order's id?",
         ],
     ),
@@ -135,7 +135,6 @@ CASES = [
         ("orderId", '{"orderId": "{orderId}", "quantity": {quantity}}'),
         [
             "What is TABLE_ARN? It is the arn of the table order-results",
-            "The queue gets its messages from the topic OrdersTopic, wrapped by SNS",
         ],
     ),
     Case(
@@ -458,7 +457,8 @@ def event(body: str) -> str:
         event('{"name": "nobody"}'),  # no id
         event('{"id": "1", "note": ["{other}"]}'),  # looks like a place for a field
         event('{"Type": "Notification", "Message": "{}", "MessageId": "1", "TopicArn": "t"}'),
-        event('{"id": "1", "detail-type": "Order", "detail": {}}'),
+        event('{"Type": "Notification", "Message": "{", "MessageId": "1", "TopicArn": "t"}'),
+        event('{"id": "1", "detail-type": "Order", "detail": []}'),
     ],
 )
 def test_an_event_without_a_plain_order_is_left_alone(tmp_path: Path, text: str) -> None:
@@ -501,6 +501,83 @@ def test_settings_from_any_saved_order_load(body: dict[str, Any], order_id: obje
     drawn = json.loads(body_text(settings.order, "x-1", values))
     assert drawn.keys() == {*body, "id"}
     assert settings.order.key == "id"
+
+
+@pytest.mark.parametrize(
+    ("resources", "envelope"),
+    [
+        (
+            {
+                "Rule": {
+                    "Type": "AWS::Events::Rule",
+                    "Properties": {"Targets": [{"Arn": {"Fn::GetAtt": ["Queue", "Arn"]}}]},
+                }
+            },
+            "eventbridge",
+        ),
+        (
+            {
+                "Rule": {
+                    "Type": "AWS::Events::Rule",
+                    "Properties": {
+                        "Targets": [{"Arn": {"Fn::GetAtt": ["Queue", "Arn"]}, "InputPath": "$.a"}]
+                    },
+                }
+            },
+            None,
+        ),
+        (
+            {
+                "Bucket": {
+                    "Type": "AWS::S3::Bucket",
+                    "Properties": {
+                        "NotificationConfiguration": {
+                            "QueueConfigurations": [{"Queue": {"Fn::GetAtt": ["Queue", "Arn"]}}]
+                        }
+                    },
+                }
+            },
+            "s3",
+        ),
+        (
+            {
+                "Topic": {
+                    "Type": "AWS::SNS::Topic",
+                    "Properties": {
+                        "Subscription": [
+                            {"Protocol": "sqs", "Endpoint": {"Fn::GetAtt": ["Queue", "Arn"]}}
+                        ]
+                    },
+                }
+            },
+            "sns",
+        ),
+    ],
+)
+def test_what_a_sender_puts_around_a_message_is_told(
+    tmp_path: Path, resources: dict[str, Any], envelope: str | None
+) -> None:
+    assert init(tmp_path, stack(resources=resources)).code == 0
+    found = loaded(tmp_path).order.envelope
+    assert (found and found.kind) == envelope
+
+
+@pytest.mark.parametrize(
+    ("around", "kind"),
+    [
+        ({"Type": "Notification", "TopicArn": "t", "Message": '{"id": "1", "n": 5}'}, "sns"),
+        ({"detail-type": "Order", "id": "e", "detail": {"id": "1", "n": 5}}, "eventbridge"),
+    ],
+)
+def test_a_saved_event_may_have_the_order_wrapped(
+    tmp_path: Path, around: dict[str, Any], kind: str
+) -> None:
+    (tmp_path / "event.json").write_text(event(json.dumps(around)))
+    assert init(tmp_path, stack()).code == 0
+    order = loaded(tmp_path).order
+    assert order.template == '{"id": "{id}", "n": {n}}'
+    assert order.envelope
+    assert order.envelope.kind == kind
 
 
 # --- choosing ---------------------------------------------------------------------------
@@ -564,6 +641,141 @@ def test_a_table_of_a_template_beside_the_named_one_is_found(tmp_path: Path) -> 
     template = tmp_path / "cdk.out" / "ConsumerStack.template.json"
     assert loadtest("init", "--template", template, cwd=tmp_path).code == 0
     assert loaded(tmp_path).handler.environment["TABLE_NAME"] == "{table:orders}"
+
+
+# --- many ways to say the same --------------------------------------------------------------
+
+SAM = """
+Transform: AWS::Serverless-2016-10-31
+Parameters:
+  StreamArn: {Type: String}
+Resources:
+  Function:
+    Type: AWS::Serverless::Function
+    Properties:
+      FunctionName: consumer
+      CodeUri: app.py
+      Handler: app.handler
+      Layers:
+        - !Ref Common
+        - arn:aws:lambda:eu-west-1:017000801446:layer:AWSLambdaPowertoolsPython:3
+      Environment:
+        Variables:
+          QUEUE_URL: !Sub https://sqs.${AWS::Region}.amazonaws.com/${AWS::AccountId}/jobs
+      Events:
+        Topic:
+          Type: SNS
+          Properties:
+            Topic: !Ref Topic
+            SqsSubscription:
+              QueueArn: !GetAtt Jobs.Arn
+              QueueUrl: !Ref Jobs
+              BatchSize: 3
+  Retries:
+    Type: AWS::Lambda::EventSourceMapping
+    Properties:
+      FunctionName: !Sub arn:aws:lambda:${AWS::Region}:${AWS::AccountId}:function:consumer:live
+      EventSourceArn: !GetAtt Again.Arn
+      FilterCriteria: {Filters: [{Pattern: "{}"}]}
+  Stream:
+    Type: AWS::Lambda::EventSourceMapping
+    Properties:
+      FunctionName: consumer
+      EventSourceArn: !Ref StreamArn
+      StartingPosition: LATEST
+  Common:
+    Type: AWS::Serverless::LayerVersion
+    Properties: {ContentUri: layers/common}
+  Jobs: {Type: AWS::SQS::Queue, Properties: {QueueName: jobs}}
+  Again: {Type: AWS::SQS::Queue}
+  Topic: {Type: AWS::SNS::Topic}
+"""
+
+
+def test_topics_layers_aliases_and_other_queues_are_understood(tmp_path: Path) -> None:
+    (tmp_path / "template.yml").write_text(SAM)
+    (tmp_path / "app.py").write_text("import os\nos._exit(1)\n")
+    (tmp_path / "layers" / "common" / "python").mkdir(parents=True)
+    ended = loadtest("init", cwd=tmp_path)
+    assert ended.code == 0, ended.said
+    settings = loaded(tmp_path)
+    assert settings.handler.code == tmp_path
+    assert settings.handler.layers == (tmp_path / "layers" / "common",)
+    assert settings.handler.environment == {"QUEUE_URL": "{queue_url}"}
+    assert settings.queue.batch_size == 3
+    assert settings.order.envelope
+    assert settings.order.envelope.kind == "sns"
+    assert "Where is the layer AWSLambdaPowertoolsPython as Lambda unpacks it" in ended.said
+    assert "The function is behind other queues too: again. Is this the one?" in ended.said
+    assert "filters messages" not in ended.said
+
+
+def test_filters_and_absent_modules_are_told(tmp_path: Path) -> None:
+    filters = {"FilterCriteria": {"Filters": [{"Pattern": "{}"}]}}
+    ended = init(tmp_path, stack(mapping=filters))
+    assert "The template filters messages (FilterCriteria); a run delivers them all." in ended.said
+    assert "Where is app? The code folder has no such module." in ended.said
+
+
+def test_a_handler_that_the_template_leaves_out_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "worker").mkdir()
+    (tmp_path / "worker" / "__init__.py").write_text("")
+    (tmp_path / "worker" / "main.py").write_text("def run(event, context): event['Records']\n")
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    (tmp_path / "venv" / "other.py").write_text("def run(event, context): event['Records']\n")
+    code = {"Code": {"ImageUri": "repository/image"}, "Handler": None}
+    ended = init(tmp_path, stack(function=code))
+    assert ended.code == 0
+    assert "the code is in a container image. Taken for: ., which has the handler's" in ended.said
+    assert "Taken for: worker.main.run, the only one in the code." in ended.said
+    assert loaded(tmp_path).handler.handler == "worker.main.run"
+
+
+def test_a_function_that_no_queue_leads_to_is_told(tmp_path: Path) -> None:
+    other = {"Api": {"Type": "AWS::Lambda::Function", "Properties": {"Handler": "a.b"}}}
+    ended = init(tmp_path, stack(resources=other), "--function", "Api")
+    assert ended.code == 2
+    assert "no event source mapping leads from a queue to Api" in ended.said
+
+
+SERVERLESS = """
+service: s
+provider:
+  name: aws
+  stage: test
+  environment:
+    STAGE: ${sls:stage}
+    NESTED: ${env:NAME, ${self:custom.name}}
+    NUMBER: ${param:number}
+    LATER: a-${file(x.yml):y}
+    PLACE: ${env:PLACE, ${self:custom.place}}
+custom:
+  place: !Ref AWS::Region
+  name: ${opt:name, 'by-default'}
+params:
+  default:
+    number: 7
+functions:
+  - worker:
+      image: repository/image
+      handler: app.handler
+      module: code
+      events:
+        - sqs: arn:aws:sqs:eu-west-1:123456789012:jobs
+"""
+
+
+def test_variables_of_serverless_follow_their_defaults(tmp_path: Path) -> None:
+    (tmp_path / "serverless.yml").write_text(SERVERLESS)
+    ended = loadtest("init", cwd=tmp_path)
+    assert ended.code == 0, ended.said
+    environment = loaded(tmp_path).handler.environment
+    assert environment == {"STAGE": "test", "NESTED": "by-default", "NUMBER": "7"}
+    assert "PLACE? AWS::Region is of the deployment." in ended.said
+    assert "LATER? ${file(x.yml):y} is looked up when the stack is deployed." in ended.said
+    assert "No more is known: the code is in a container image." in ended.said
+    assert "visibility timeout and maxReceiveCount of the queue jobs?" in ended.said
 
 
 # --- what cannot be read -----------------------------------------------------------------

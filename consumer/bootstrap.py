@@ -11,34 +11,25 @@ import runpy
 import site
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 
-_OURS = frozenset({"analysis", "consumer", "loadtest", "onceproof"})
-
-
-class _OursHidden:
-    """Meta path finder that resolves our own package names in the user's folders only."""
-
-    def __init__(self, folders: Sequence[str]) -> None:
-        self._folders = folders
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name not in _OURS:
-            return None
-        spec = PathFinder.find_spec(name, self._folders)
-        if spec is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return spec
+_OURS = ("analysis/schema.py", "consumer/zygote.py", "loadtest/stage.py")
+"""Files by which a folder is known as a checkout of this distribution. Installed as a wheel,
+its packages are on nobody's path."""
 
 
 def arrange_path(code: str, packages: Sequence[str]) -> None:
-    """Put the user's code first and its packages next, and hide our packages."""
+    """Put the user's code first and its packages next, and leave ours out."""
     before = len(sys.path)
     for folder in packages:
         site.addsitedir(folder)  # follows its .pth files: packages installed as editable
     theirs = [code, *sys.path[before:]]
-    sys.path[:] = [*theirs, *sys.path[:before]]
-    sys.meta_path.insert(0, _OursHidden(theirs))
+    rest = [
+        folder
+        for folder in sys.path[:before]
+        if not all(Path(folder, name).is_file() for name in _OURS)
+    ]
+    sys.path[:] = [*theirs, *rest]
 
 
 def main(code: str, client: str, handler: str, *packages: str) -> None:

@@ -72,17 +72,17 @@ def test_ours_are_ours():
 
 
 def test_a_flood_finds_the_race(flood):
-    flood(code="src", handler="consumer.orders.racy", **LOAD).assert_pass()
+    flood(code="functions", handler="orders.racy", **LOAD).assert_pass()
 
 
 def test_an_exploration_covers_all(explore):
-    outcome = explore(code="src", handler="consumer.orders.adds_once", copies=2)
+    outcome = explore(code="functions", handler="orders.adds_once", copies=2)
     outcome.assert_pass()
     assert outcome.guarantee.startswith("2 copies of one order")
 
 
 def test_what_is_wrong_is_told(flood):
-    flood(code="nowhere", handler="consumer.orders.racy", orders=0)
+    flood(code="nowhere", handler="orders.racy", orders=0)
 """
 
 
@@ -129,7 +129,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         (home / package).mkdir(parents=True)
         (home / package / "__init__.py").write_text("NAME = 'theirs'\n")
     (project / "src" / "consumer" / "rules.py").touch()
-    (project / "src" / "consumer" / "orders.py").write_text(HANDLER)
+    (project / "functions").mkdir()
+    (project / "functions" / "orders.py").write_text(HANDLER)
     (project / "tests" / "names.py").touch()
     (project / "tests" / "test_orders.py").write_text(TESTS)
     (project / "pytest.ini").write_text("[pytest]\nonceproof_out = results\n")
@@ -169,7 +170,7 @@ def test_the_pytest_plugin_in_a_project_with_packages_of_the_same_names(
     assert "E       onceproof.NotPassed: FAIL  findings: overwrite " in said
     assert "So: B replaced the order that A had stored" in said
     assert ". waiting  - handler  = call, the step's number where it was answered" in said
-    assert "again   loadtest run --code=src --handler=consumer.orders.racy --orders=6" in said
+    assert "again   loadtest run --code=functions --handler=orders.racy --orders=6" in said
     for internal in ("__init__.py:", "subprocess.py", "pytest_plugin.py:"):
         assert internal not in said, "no traceback of the plugin's own"
     assert "CannotRunError: --code: no such directory: " in said

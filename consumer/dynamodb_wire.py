@@ -361,6 +361,13 @@ def halved(request: Request) -> tuple[Request, Unprocessed] | None:
     return replace(request, body=msgspec.json.encode(fields)), _by_table(entries[half:])
 
 
+def with_token(request: Request, token: str) -> Request:
+    """The same transaction under another token."""
+    fields = _fields.decode(request.body)
+    fields["ClientRequestToken"] = msgspec.Raw(msgspec.json.encode(token))
+    return replace(request, body=msgspec.json.encode(fields), token=token)
+
+
 def with_unprocessed(body: bytes, more: Unprocessed) -> bytes:
     """The reply to a batch write that left these entries undone as well."""
     fields = _fields.decode(body)

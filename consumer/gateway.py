@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -165,6 +166,9 @@ class Gateway:
     :param effects: the calls that count as side effects; their numbers are their positions.
     :param admit: every call of an invocation waits for this before it is recorded and sent;
         other calls have a connection of their own each.
+    :param token_salt: transactions are sent under tokens of this and their own, since a store
+        remembers for ten minutes which were made (API reference, TransactWriteItems); None
+        sends them as they are.
     """
 
     def __init__(
@@ -177,6 +181,7 @@ class Gateway:
         injector: Injector,
         effects: Sequence[EffectInfo] = (),
         admit: Admit | None = None,
+        token_salt: str | None = None,
     ) -> None:
         self.upstream_failures = 0
         """Calls to which the upstream gave no complete or no readable reply."""
@@ -189,6 +194,7 @@ class Gateway:
         self._injector = injector
         self._effects = Effects(effects)
         self._admit = admit
+        self._token_salt = token_salt
         # Kept only where a rule asks for it: one image of every item ever written.
         stale_reads = injector.plan.has(FaultName.STALE_READ)
         self._previous = PreviousImages() if stale_reads else None
@@ -263,6 +269,9 @@ class Gateway:
                 sent_at = self._clock.now_ns()
             call = self._open_call(received, invocation_id, sent_at)
             wire = _understand(received)
+            if self._token_salt is not None and wire is not None and wire.token is not None:
+                told = uuid.uuid5(uuid.NAMESPACE_OID, f"{self._token_salt} {wire.token}")
+                wire = dynamodb_wire.with_token(wire, str(told))
             touched: Sequence[_Touched] | None = None
             if wire is not None:
                 await self._learn_keys(received, wire)

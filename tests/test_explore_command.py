@@ -48,14 +48,12 @@ BETTER_LATER = """
         order = json.loads(event["Records"][0]["body"])
         ids = {order["id"], *(seen.read_text().split() if seen.exists() else ())}
         seen.write_text(" ".join(ids))
-        table.put_item(Item=order)
-        if len(ids) <= MOST:
-            raise ValueError("too early")
+        table.put_item(Item=order | ({"quantity": 0} if len(ids) <= MOST else {}))
     """
 
 
 def better_after(orders: int) -> str:
-    """A handler that fails for the first so many order ids."""
+    """A handler that stores the first so many order ids with a wrong quantity."""
     return BETTER_LATER.replace("MOST", str(orders))
 
 

@@ -645,6 +645,16 @@ async def test_ids_from_elsewhere_are_compared_by_place(tmp_path: Path, emulator
     assert any("differ from run to run" in note for note in explored.notes)
 
 
+async def test_equal_tokens_of_two_explorations_are_two_transactions(
+    tmp_path: Path, emulator_url: str
+) -> None:
+    for again in ("once", "twice"):
+        settings = planted("counted_apart", "correct")
+        async with session(settings, tmp_path / again, emulator_url) as one:
+            explored = await one.explore(Rung(1, 0))
+        assert explored.is_clean, (again, explored.reason, kinds(explored))
+
+
 async def test_no_schedule_is_played_without_time(tmp_path: Path, emulator_url: str) -> None:
     settings = replace(settings_of({}, tmp_path))
     async with session(settings, tmp_path, emulator_url) as one:

@@ -192,6 +192,9 @@ class Stagehand:
     """Carries out schedules; several may be under way at once.
 
     Make it inside a running event loop, and close it before the final items are read.
+
+    :param token_salt: told apart by it are the transactions of two explorations whose handlers
+        draw, by equal seeds, equal tokens.
     """
 
     def __init__(
@@ -210,6 +213,7 @@ class Stagehand:
         max_receive_count: int,
         report_batch_item_failures: bool,
         result_fields: ResultInfo,
+        token_salt: str,
     ) -> None:
         self.injector = ScheduledInjector(faults, recorder, clock)
         self._zygote = zygote
@@ -221,7 +225,15 @@ class Stagehand:
         self._report = report_batch_item_failures
         self._fields = result_fields
         self._gateway = Gateway(
-            url, clock, recorder, tables, signer, self.injector, effects, self._admit
+            url,
+            clock,
+            recorder,
+            tables,
+            signer,
+            self.injector,
+            effects,
+            self._admit,
+            token_salt,
         )
         self._free: list[_Slot] = []
         self._slots = 0
@@ -257,6 +269,13 @@ class Stagehand:
                         Choice(going.run.copy, receive=going.run.receive),
                         "no further step in the schedule while this run goes on",
                     )
+                if not copy.ended:
+                    number = play.copies.index(copy)
+                    raise NotFollowedError(
+                        len(schedule) + 1,
+                        Choice(number, receive=copy.receives),
+                        "a message that is neither deleted nor dead-lettered at the end",
+                    )
         finally:
             for copy in play.copies:
                 for going in list(copy.going.values()):
@@ -272,6 +291,8 @@ class Stagehand:
         copy = play.copies[choice.copy]
         going = copy.going.get(choice.receive)
         if going is None:
+            if copy.ended:
+                raise NotFollowedError(position, choice, "no delivery: the message is settled")
             going = await self._start(play, choice.copy, choice.receive, None)
         self._compare(play, position, choice, going)
         if choice.fault is Fault.REDELIVER:

@@ -622,6 +622,7 @@ class Session:
                 max_receive_count=settings.queue.max_receive_count,
                 report_batch_item_failures=settings.queue.report_batch_item_failures,
                 result_fields=settings.result_info(),
+                token_salt=self._run_id,
             )
             performances = range(self._performances + 1, self._performances + 1 + len(schedules))
             self._performances += len(schedules)

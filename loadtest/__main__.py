@@ -34,7 +34,7 @@ from loadtest.explore.saved import load_schedule
 from loadtest.explore.telling import Telling, print_outcome
 from loadtest.fault_rules import faults_json
 from loadtest.for_tests import FLAG, explore_answer, run_answer
-from loadtest.init import check_place, init, print_written
+from loadtest.init import check_place, init, print_written, write
 from loadtest.lab import walk
 from loadtest.matrix import MatrixProgress, print_matrix
 from loadtest.mutants import chosen, run_matrix
@@ -172,7 +172,7 @@ def init_command(
         return
     check_place(place, folder, force=force)
     written = init(folder, template, function, place.parent)
-    place.write_text(written.text, "utf-8")
+    write(place, written)
     print_written(Console(highlight=False), written, place)
 
 

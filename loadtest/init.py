@@ -63,6 +63,12 @@ def init(folder: Path, template: Path | None, function: str | None, base: Path) 
         chosen = _chosen(_behind_queues(found, function), function, "is behind a queue")
     beginning = _beginning(chosen, folder, base, from_template=from_template)
     text = settings_text(chosen, beginning)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{chosen.label}: {chosen.name}: a text of it is no Unicode (half of a surrogate pair)"
+        ) from error
     refused = ""
     try:
         settings_of(tomllib.loads(text), base)
@@ -91,9 +97,14 @@ def _of_templates(folder: Path, template: Path | None) -> tuple[FoundFunction, .
             for path in sorted(template.parent.iterdir())
             if path.suffix in _ENDINGS and path.is_file() and not path.samefile(template)
         ]
-    for path in paths:
-        if _looks_like_one(path):
+    unreadable: list[UsageError] = []
+    for path in filter(_looks_like_one, paths):
+        try:
             templates.append(_read(path, _label(path, folder)))
+        except UsageError as error:  # nobody named it: it may be something else
+            unreadable.append(error)
+    if not templates and unreadable:
+        raise unreadable[0]
     if not templates:
         return None
     functions = find_functions(templates)
@@ -305,6 +316,16 @@ def check_place(out: Path, folder: Path, *, force: bool) -> None:
         raise UsageError(f"{out}: is there already; --force replaces it, --out names another file")
     if not out.parent.is_dir():
         raise UsageError(f"{out}: its folder is not there")
+
+
+def write(out: Path, written: Written) -> None:
+    """
+    :raises UsageError: it cannot be written.
+    """
+    try:
+        out.write_text(written.text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written: {error.strerror}") from error
 
 
 def print_written(console: Console, written: Written, out: Path | None) -> None:

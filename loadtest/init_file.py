@@ -575,6 +575,8 @@ def _assumed_table(variable: str, value: Value) -> FoundTable | None:
     """A table of which only a variable's name tells."""
     if len(value) != 1 or not isinstance(value[0], Unknown) or "TABLE" not in variable.upper():
         return None
+    if variable_problem(variable) is not None:
+        return None
     words = [
         word
         for word in variable.lower().split("_")

@@ -404,17 +404,21 @@ def _type(types: Mapping[str, str], attribute: str | None) -> str:
 
 
 def _short_name(resource: Resource, physical: str | None) -> str:
-    if physical is not None and re.fullmatch(r"[A-Za-z0-9_-]{1,38}(\.fifo)?", physical):
+    if physical is not None and re.fullmatch(r"(?=.{1,38}$)[A-Za-z0-9_-]+(\.fifo)?", physical):
         return physical
     # The CDK puts eight digits of a hash behind the name of its construct.
     name = re.sub(r"[0-9A-F]{8}$", "", resource.logical_id) or resource.logical_id
     kind = {_QUEUE: "Queue", _TOPIC: "Topic"}.get(resource.type, "Table")
-    words = [kind.lower()]
+    words: list[str] = []
     if name == kind and physical is not None:  # such as ${AWS::StackName}-orders
         words = re.findall(r"[a-z][a-z0-9-]*[a-z0-9]", re.sub(r"\$\{[^}]*\}", " ", physical))
-    return _kebab(name.removesuffix(kind)) or max(words, key=len, default=kind.lower())
+    short = _kebab(name.removesuffix(kind)) or max(words, key=len, default=kind.lower())
+    own = resource.properties
+    is_fifo = resource.template.is_true(own.get("FifoQueue", own.get("FifoTopic")))
+    return f"{short[:33]}.fifo" if is_fifo else short[:38]
 
 
 def _kebab(name: str) -> str:
     """``DBOrderEvents`` -> ``db-order-events``"""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()[:38]
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+    return re.sub(r"[^a-z0-9-]+", "-", words).strip("-")

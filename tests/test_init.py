@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import re
 import shutil
@@ -11,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.errors import UsageError
 from loadtest.config import Settings, fill_names, load_settings, settings_of
+from loadtest.found import FoundFunction
 from loadtest.init_file import Beginning, settings_text
 from loadtest.orders import Dice, body_text, draw_values
 from loadtest.sample_event import sample_of
+from loadtest.serverless import as_template, is_serverless
 from loadtest.stack import find_functions
 from loadtest.templates import Template, read_document
 from tests.cli import Ended, loadtest
@@ -580,6 +585,57 @@ def test_a_saved_event_may_have_the_order_wrapped(
     assert order.envelope.kind == kind
 
 
+# --- any template ------------------------------------------------------------------------
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a document, as the keys that lead to it."""
+    entries = node.items() if isinstance(node, dict) else enumerate(node)
+    found = [path] if path else []
+    for name, entry in entries:
+        found += places(entry, (*path, name)) if isinstance(entry, dict | list) else [(*path, name)]
+    return found
+
+
+SAM_DOCUMENT = read_document((TEMPLATES / "sam" / "template.yaml").read_text(), "t")
+SERVERLESS_DOCUMENT = read_document((TEMPLATES / "serverless" / "serverless.yml").read_text(), "t")
+DOCUMENTS = [(one, at) for one in (SAM_DOCUMENT, SERVERLESS_DOCUMENT) for at in places(one)]
+NODES = st.recursive(
+    st.none() | st.text(max_size=12) | st.sampled_from(["${self:custom}", "Orders", "-1", "1e9"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["Ref", "Fn::Sub", "Fn::Join", "Fn::If", "Fn::GetAtt", "Name", "a"]),
+            inner,
+            max_size=2,
+        )
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(place=st.sampled_from(DOCUMENTS), node=NODES)
+def test_whatever_stands_in_a_template_gives_a_file_or_an_error(
+    place: tuple[dict[str, Any], tuple[Any, ...]], node: Any
+) -> None:
+    document, (*path, last) = place
+    changed = copy.deepcopy(document)
+    parent: Any = changed
+    for name in path:
+        parent = parent[name]
+    parent[last] = node
+    functions: tuple[FoundFunction, ...] = ()
+    with contextlib.suppress(UsageError):  # it refers to itself
+        template = as_template(changed, "t") if is_serverless(changed) else changed
+        functions = find_functions([Template(template, "t")])
+    for function in functions:
+        text = settings_text(function, Beginning("t", ".", "app.handler", True))
+        data = tomllib.loads(text)
+        with contextlib.suppress(UsageError):  # as init tells when it has written the file
+            settings_of(data, Path())
+
+
 # --- choosing ---------------------------------------------------------------------------
 
 
@@ -634,6 +690,22 @@ def test_paths_follow_the_new_file(tmp_path: Path) -> None:
     assert 'code = "../project/src"' in place.read_text()
     assert f"loadtest run --config {place}" in ended.said
     assert load_settings(place, {}, tmp_path).handler.timeout_s == 20
+
+
+@pytest.mark.parametrize("arguments", [(), ("--template", "template.json")])
+def test_other_files_of_the_folder_do_not_disturb(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "broken.yaml").write_text("Resources: [AWS::")
+    (tmp_path / "schema.json").write_text('{"title": "Resources of AWS::Something"}')
+    assert init(tmp_path, stack(), *arguments).code == 0
+    assert loaded(tmp_path).handler.handler == "app.handler"
+
+
+def test_the_only_template_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    ended = init(tmp_path, '{"Resources": "AWS::"')
+    assert ended.code == 2
+    assert "template.json, line 1: is not valid JSON" in ended.said
 
 
 def test_a_table_of_a_template_beside_the_named_one_is_found(tmp_path: Path) -> None:
@@ -808,6 +880,11 @@ Resources:
         ("t.yaml", "a: 1", "t.yaml: is no template: it has no Resources"),
         ("t.yaml", "a: \ud800", "t.yaml: is not UTF-8 text"),
         ("t.yaml", "Resources: !!python/name:os.system x", "could not determine a constructor"),
+        (
+            "t.json",
+            json.dumps(stack(function={"Description": 1})).replace("app.handler", "\\ud800.a"),
+            "is no Unicode",
+        ),
         ("t.json", "[" * 1_100, "t.json: is nested too deeply"),
         ("t.json", '{"Resources":' * 3_000, "t.json: is nested too deeply"),
         ("t.yaml", "#" * 1_048_577, "t.yaml: has more than 1048576 bytes"),

@@ -121,6 +121,8 @@ async def opened(settings: Settings, url: str, copies: int, seed: int) -> AsyncI
             copies=copies,
             orders=1,
             conflict=False,
+            poison=False,
+            batch=1,
             seed=seed,
             command="python -m benchmarks.explore",
             clock=CLOCK,

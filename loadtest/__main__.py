@@ -336,6 +336,22 @@ def explore(
             rich_help_panel=_WORLD,
         ),
     ] = False,
+    poison: Annotated[
+        bool,
+        typer.Option(
+            "--poison",
+            help="One message is one that no handler can accept.",
+            rich_help_panel=_WORLD,
+        ),
+    ] = False,
+    batch: Annotated[
+        int,
+        typer.Option(
+            help="Messages that may come in one event, 1 to 4: any of those that wait, up to so "
+            "many, in any order.",
+            rich_help_panel=_WORLD,
+        ),
+    ] = 1,
     kinds: Annotated[
         str | None,
         typer.Option(
@@ -394,6 +410,8 @@ def explore(
         faults=faults,
         orders=orders,
         conflict=conflict,
+        poison=poison,
+        batch=batch,
         kinds=None if kinds is None else kinds.split(","),
         budget=budget,
         seed=seed,

@@ -10,7 +10,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from loadtest.mutants import Matrix, Outcome, Trial
+from loadtest.mutants import Exploration, Matrix, Outcome, Trial
 from loadtest.planted import BugKind
 
 
@@ -116,13 +116,19 @@ def _explored_table(outcomes: list[Outcome]) -> Table:
         found = [kind for kind in outcome.expected if kind in bug.reported] or bug.reported
         table.add_row(
             outcome.name,
-            ", ".join([str(bug.copies), *bug.faults]),
+            ", ".join([_copies_text(bug), *bug.faults]),
             ", ".join(found) or Text("✗ nothing", "red"),
             f"{bug.seconds:.1f}",
             Text(covered) if twin.clean else Text(f"✗ {covered}", "red"),
             f"{twin.seconds:.1f}",
         )
     return table
+
+
+def _copies_text(explored: Exploration) -> str:
+    if explored.batch == 1:
+        return str(explored.copies)
+    return f"{explored.copies} in one event"
 
 
 def _table(outcomes: list[Outcome]) -> Table:

@@ -61,6 +61,8 @@ class Exploration:
 
     handler: str
     copies: int
+    poison: bool  # one of them is a message that no handler can accept
+    batch: int  # messages in one event, at most
     faults: tuple[str, ...]  # kinds of the one that may be chosen; empty: none may
     reported: tuple[str, ...]  # kinds of finding of the first schedule that failed
     clean: bool  # everything was covered, and nothing failed
@@ -247,6 +249,8 @@ async def _explored(
             copies=world.copies,
             orders=1,
             conflict=False,
+            poison=world.poison,
+            batch=world.batch,
             seed=seed,
             command=f"loadtest mutants --only {bug.name} --seed {seed}",
             clock=clock,
@@ -258,6 +262,8 @@ async def _explored(
     return Exploration(
         handler=settings.handler.handler,
         copies=world.copies,
+        poison=world.poison,
+        batch=world.batch,
         faults=tuple(str(kind) for kind in world.kinds),
         reported=tuple(sorted({str(finding.kind) for finding in findings})),
         clean=found.is_clean,

@@ -43,6 +43,8 @@ class Smallest:
 
     copies: int
     kinds: tuple[Fault, ...] = ()  # of the one fault that it needs; empty: it needs none
+    poison: bool = False  # one of the copies is a message that no handler can accept
+    batch: int = 1  # messages in one event, at most
 
     @property
     def faults(self) -> int:
@@ -123,6 +125,8 @@ def _batches(size: int, **load: Any) -> dict[str, Any]:
         "expect": {"contended_orders": 0},
     }
 
+
+_BESIDE_POISON = Smallest(2, poison=True, batch=2)
 
 PLANTED: tuple[Planted, ...] = (
     Planted(
@@ -433,6 +437,7 @@ PLANTED: tuple[Planted, ...] = (
         ("B1", "B2", "B5"),
         ("batch-misreport",),
         settings=_batches(5, copies=2, poison=0.5, arrangement="spread"),
+        explore=_BESIDE_POISON,
     ),
     Planted(
         "batch_stops_early",
@@ -440,6 +445,7 @@ PLANTED: tuple[Planted, ...] = (
         ("B11",),
         ("lost-order",),
         settings=_batches(10, orders=40, copies=2, conflicts=0.0, poison=0.3),
+        explore=_BESIDE_POISON,
     ),
     Planted(
         "decode_before_loop",
@@ -447,6 +453,7 @@ PLANTED: tuple[Planted, ...] = (
         ("B8",),
         ("dead-lettered-order",),
         settings=_batches(10, orders=40, copies=1, conflicts=0.0, poison=0.4),
+        explore=_BESIDE_POISON,
     ),
     Planted(
         "batch_swallows", BugKind.BATCH, ("B9",), ("poison-acknowledged",), settings=_batches(5)

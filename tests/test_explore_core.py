@@ -28,7 +28,7 @@ from loadtest.explore.model import (
     Run,
     Schedule,
 )
-from loadtest.explore.world import Bounds, Learned, Signature, State, Step, World
+from loadtest.explore.world import Bounds, Learned, Settled, Signature, State, Step, World
 from tests import toys
 
 CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_BEFORE_ANSWER)
@@ -149,6 +149,71 @@ async def test_a_conflict_that_is_taken_for_a_copy_is_found() -> None:
         covered = await memo.search(toys.world(program, 2, symmetric=False, meaning=meaning))
         kinds = {k for r in covered.representatives for k in r.suspicions}
         assert (FindingKind.CONFLICT_ACKNOWLEDGED in kinds) is found
+
+
+TWO_ORDERS = toys.ToyMeaning(details=("d", "e", "d"), orders=("o", "o", "p"))
+
+
+@pytest.mark.parametrize(
+    ("handles", "batch", "kind"),
+    [
+        (toys.in_turn, 3, None),
+        (toys.all_or_none, 1, None),
+        (toys.all_or_none, 2, FindingKind.DUPLICATE_FAILED),
+        (toys.stops_early, 1, None),
+        (toys.stops_early, 2, FindingKind.LOST_ORDER),
+    ],
+)
+async def test_a_handler_of_batches_is_wrong_only_in_batches(
+    handles: Callable[[toys.Program], toys.Program], batch: int, kind: FindingKind | None
+) -> None:
+    program = handles(toys.minds_its_order)
+    world = toys.world(program, 3, symmetric=False, batch=batch, meaning=TWO_ORDERS)
+    covered = await memo.search(world)
+    assert covered.exhausted
+    found = {k for r in covered.representatives for k in r.suspicions}
+    assert (not found) if kind is None else (kind in found)
+
+
+async def test_what_failed_comes_back_alone_together_and_with_what_is_new() -> None:
+    world = toys.world(
+        toys.all_or_none(toys.minds_its_order),
+        3,
+        symmetric=False,
+        batch=2,
+        max_receive_count=2,
+        meaning=TWO_ORDERS,
+    )
+    later: set[tuple[tuple[int, int], ...]] = set()
+    for representative in (await memo.search(world)).representatives:
+        later.update(c.messages for c in representative.schedule if c.messages[0][1] == 2)
+        steps, _ = await schedule.follow(world, representative.schedule)
+        for step in steps:
+            alone = step.choice.others == ()
+            assert step.bodies == {copy for copy, _ in step.choice.messages}
+            assert alone or len(step.bodies) == 2
+    assert {((0, 2),), ((0, 2), (1, 2)), ((1, 2), (0, 2)), ((1, 2), (2, 1))} <= later
+
+
+async def test_what_an_event_has_done_may_be_received_again_at_once() -> None:
+    program = toys.in_turn(toys.minds_its_order)
+    kinds = (Fault.REDELIVER,)
+    world = toys.world(program, 2, 1, kinds=kinds, symmetric=False, batch=2, meaning=TWO_ORDERS)
+    state = world.initial()
+    both = next(c for c in await world.choices(state) if c.others)
+    (during,) = [c for c in await world.choices(state) if c.fault and c.messages == both.messages]
+    again = await world.after(state, during)
+    assert {c.messages for c in await world.choices(again)} == {
+        ((0, 1), (1, 1)),
+        ((0, 2), (1, 2)),
+    }
+    while (choices := await world.choices(state))[0].call is not None:
+        state = await world.after(state, next(c for c in choices if c.messages == both.messages))
+    (after,) = [c for c in choices if c.fault]
+    again = await world.after(state, after)
+    assert [copy.fate for copy in again.copies] == ["deleted", "open"], "the conflict failed"
+    (second,) = [c for c in await world.choices(again) if c.messages[0] == (0, 2)]
+    assert second.others == (), "what failed comes back later"
 
 
 async def test_a_redelivery_begins_a_later_epoch_and_ends_all_runs_before() -> None:
@@ -412,6 +477,73 @@ def all_orders(program: toys.Program, copies: int) -> tuple[set[tuple[object, ..
     return ends, count
 
 
+def all_events(
+    program: toys.Program, copies: int, batch: int
+) -> tuple[set[tuple[object, ...]], int]:
+    """Likewise for events of several messages that are received once each: final contents, and
+    of each event its messages and its answer."""
+    ends: set[tuple[object, ...]] = set()
+    count = 0
+
+    def ask(event: tuple[int, ...], replies: tuple[str, ...]) -> Call | Answer:
+        going = program(Run(event[0], 1, 0, tuple((copy, 1) for copy in event[1:])))
+        try:
+            call = next(going)
+            for reply in replies:
+                call = going.send(reply)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+        return call
+
+    def go(
+        items: tuple[tuple[str, str], ...],
+        told: dict[tuple[int, ...], tuple[str, ...]],
+        waiting: frozenset[int],
+    ) -> None:
+        nonlocal count
+        steps = {event: ask(event, replies) for event, replies in told.items()}
+        for size in range(1, batch + 1):
+            for event in itertools.permutations(sorted(waiting), size):
+                steps[event] = ask(event, ())
+        calls = {event: step for event, step in steps.items() if isinstance(step, Call)}
+        if not calls:
+            assert not waiting
+            ends.add((items, frozenset((event, steps[event].text) for event in told)))
+            count += 1
+        for event, call in calls.items():
+            applying = toys.ToyStore().apply(items, call)
+            try:
+                applying.send(None)
+            except StopIteration as end:
+                reply, after = end.value
+            replies = (*told.get(event, ()), reply.text)
+            go(after, told | {event: replies}, waiting - set(event))
+
+    go((), {}, frozenset(range(copies)))
+    return ends, count
+
+
+async def test_the_memo_search_covers_exactly_all_events() -> None:
+    for seed in range(120):
+        copies, batch = (2, 2) if seed % 6 else (3, 2 + seed % 12 // 6)
+        program = toys.in_turn(toys.random_program(seed))
+        world = toys.world(program, copies, symmetric=False, batch=batch, max_receive_count=1)
+        covered = await memo.search(world, out_of_time=stop_after(1_500))
+        if not covered.exhausted or covered.interleavings > 3_000:
+            continue
+        ends: set[tuple[object, ...]] = set()
+        for r in covered.representatives:
+            _, state = await schedule.follow(world, r.schedule)
+            told = frozenset(
+                (tuple(c for c, _ in a.event) or (number,), a.answer.text)
+                for number, copy in enumerate(state.copies)
+                for a in copy.answers
+            )
+            ends.add((state.contents.items, told))
+        assert (ends, covered.interleavings) == all_events(program, copies, batch), seed
+
+
 @pytest.mark.parametrize("seeds", [range(start, start + 150) for start in range(0, 600, 150)])
 async def test_the_memo_search_covers_exactly_all_orders(seeds: range) -> None:
     for seed in seeds:
@@ -447,9 +579,12 @@ async def all_paths(world: World) -> tuple[set[Signature], int]:
 def random_world(seed: int, most_copies: int = 3) -> World:
     rng = random.Random(f"world {seed}")
     copies = rng.randint(1, most_copies)
+    batch = 1 if seed % 8 else min(copies, 2)
+    program = toys.random_program(seed)
     return toys.world(
-        toys.random_program(seed),
+        toys.in_turn(program) if batch > 1 else program,
         copies,
+        batch=batch,
         faults=rng.choice((0, 1, 1, 2) if copies < 3 else (0, 0, 1)),
         kinds=rng.sample(list(Fault), rng.randint(1, 4)),
         symmetric=rng.random() < 0.5,
@@ -498,8 +633,15 @@ async def test_source_dpor_tries_every_start_of_a_later_epoch(seed: int, copies:
 async def test_counting_symmetric_copies_once_loses_nothing(seeds: range) -> None:
     def nameless(found: Covered) -> set[Signature]:
         """Signatures without the numbers of copies."""
+
+        def plain(settled: Settled) -> Settled:
+            answers = tuple(
+                a._replace(event=((0, len(a.event)),) if a.event else ()) for a in settled.answers
+            )
+            return settled._replace(body=0, answers=answers)
+
         return {
-            Signature(items, tuple(sorted((c._replace(body=0) for c in copies), key=repr)), marks)
+            Signature(items, tuple(sorted(map(plain, copies), key=repr)), marks)
             for items, copies, marks in signatures(found)
         }
 
@@ -507,16 +649,18 @@ async def test_counting_symmetric_copies_once_loses_nothing(seeds: range) -> Non
         rng = random.Random(f"symmetric {seed}")
         copies, faults = rng.choice(((2, 0), (2, 1), (3, 0), (3, 0)))
         kinds = rng.sample(list(Fault), 3)
+        batch = 1 if seed % 4 else 2
 
         def world(symmetric: bool) -> World:
             program = toys.random_program(seed, own_items=False)  # noqa: B023
             return toys.world(
-                program,
+                program if batch == 1 else toys.in_turn(program),  # noqa: B023
                 copies,  # noqa: B023
                 faults,  # noqa: B023
                 kinds=kinds,  # noqa: B023
                 symmetric=symmetric,
                 max_receive_count=2,
+                batch=batch,  # noqa: B023
             )
 
         apart = await memo.search(world(symmetric=False), out_of_time=stop_after(1_000))
@@ -825,7 +969,7 @@ ORIGIN = schedule.Origin(
     handler="app.handler",
     code="sha256:00",
     tool="1.2.3",
-    bounds=Bounds((0, 0), faults=1, limits={Fault.CRASH_AFTER: 1}),
+    bounds=Bounds((0, 0), faults=1, limits={Fault.CRASH_AFTER: 1}, batch=2),
     world='{"orders": 1}',
 )
 
@@ -836,6 +980,7 @@ choices = st.builds(
     fault=st.none() | st.sampled_from(Fault),
     receive=st.integers(1, 4),
     call=st.none() | texts,
+    others=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=3).map(tuple),
 )
 origins = st.builds(
     schedule.Origin,
@@ -849,6 +994,7 @@ origins = st.builds(
         limits=st.dictionaries(st.sampled_from(Fault), st.integers(1, 3)),
         max_receive_count=st.integers(1, 9),
         max_calls=st.integers(1, 99),
+        batch=st.integers(4, 9),
     ),
     world=texts,
 )
@@ -867,10 +1013,11 @@ def test_a_schedule_file_can_be_read_by_a_person() -> None:
         Choice(1, Fault.CRASH_AFTER, 1, "put order:o d"),
         Choice(0, None, 1, None),
         Choice(1, None, 2, "say\n\\ü"),
+        Choice(1, None, 3, None, ((0, 1),)),
     )
     text = schedule.write(ORIGIN, path)
     assert text == (
-        "onceproof schedule, version 1\n"
+        "onceproof schedule, version 2\n"
         "handler: app.handler\n"
         "code: sha256:00\n"
         "tool: 1.2.3\n"
@@ -879,12 +1026,14 @@ def test_a_schedule_file_can_be_read_by_a_person() -> None:
         "kinds: crash-after-call=1\n"
         "max receive count: 3\n"
         "max calls: 40\n"
+        "batch: 2\n"
         'world: {"orders": 1}\n'
         "\n"
         "copy 1: get order:o\n"
         "copy 2 [crash-after-call]: put order:o d\n"
         "copy 1 ends\n"
         "copy 2, receive 2: say\\u{a}\\\\ü\n"
+        "copy 2, receive 3 + copy 1 ends\n"
     )
     assert schedule.read("\n# by hand\n".join(text.split("\n", 1)), "x") == (ORIGIN, path)
 
@@ -893,14 +1042,18 @@ def test_a_schedule_file_can_be_read_by_a_person() -> None:
     ("old", "new", "message"),
     [
         ("onceproof schedule", "some text", r"race.txt is not a schedule"),
-        ("version 1", "version 2", r"is a schedule of version 2, and this tool reads version 1"),
+        ("version 2", "version 3", r"of version 3, and this tool reads version 1 and 2"),
+        ("version 2", "version 1", r"line 10: 'batch: 2' stands where 'world: ...' is expected"),
         ("code: sha256:00\n", "", r"line 3: 'tool: 1.2.3' stands where 'code: ...' is expected"),
-        ("copy 1 ends", "copy 1 end", r"line 14: 'copy 1 end' is not a step"),
-        ("copy 1 ends", "copy 1 ends: x", r"line 14: .* is not a step"),
-        ("copy 1 ends", "copy 1", r"line 14: 'copy 1' is not a step"),
-        ("copy 1 ends", "copy 0 ends", r"line 14: .* is not a step"),
-        ("copy 1 ends", "copy 1 ends [fire]", r"line 14: there is no fault 'fire'"),
+        ("copy 1 ends", "copy 1 end", r"line 15: 'copy 1 end' is not a step"),
+        ("copy 1 ends", "copy 1 ends: x", r"line 15: .* is not a step"),
+        ("copy 1 ends", "copy 1", r"line 15: 'copy 1' is not a step"),
+        ("copy 1 ends", "copy 0 ends", r"line 15: .* is not a step"),
+        ("copy 1 ends", "copy 1 + ends", r"line 15: .* is not a step"),
+        ("copy 1 ends", "copy 1 ends [fire]", r"line 15: there is no fault 'fire'"),
         ("copy 1 ends", "copy 3 ends", r"step 3 is of copy 3, and 'bodies' has 2"),
+        ("copy 1 ends", "copy 2 + copy 3 ends", r"step 3 is of copy 3, and 'bodies' has 2"),
+        ("batch: 2", "batch: 1", r"step 4 is of 2 copies, and 'batch' is 1"),
         ("crash-after-call=1", "fire=1", r"'kinds': there is no fault 'fire'"),
         ("faults: 1", "faults: many", r"'faults' has 'many' where a whole number of at least 0"),
         ("bodies: 1 1", "bodies: 1 0", r"'bodies' has '0' where a whole number of at least 1"),
@@ -911,10 +1064,18 @@ def test_a_damaged_schedule_is_refused(old: str, new: str, message: str) -> None
         Choice(0, None, 1, "get order:o"),
         Choice(1, Fault.CRASH_AFTER, 1, "put order:o d"),
         Choice(0, None, 1, None),
+        Choice(0, None, 2, None, ((1, 2),)),
     )
     text = schedule.write(ORIGIN, path)
     with pytest.raises(UsageError, match=message):
         schedule.read(text.replace(old, new, 1), "race.txt")
+
+
+def test_a_schedule_of_version_1_is_read() -> None:
+    origin = replace(ORIGIN, bounds=replace(ORIGIN.bounds, batch=1))
+    path = (Choice(1, None, 2, "get order:o"), Choice(1, None, 2))
+    text = schedule.write(origin, path).replace("version 2", "version 1").replace("batch: 1\n", "")
+    assert schedule.read(text, "race.txt") == (origin, path)
 
 
 def test_an_incomplete_schedule_is_refused() -> None:

@@ -460,7 +460,8 @@ async def session(
         run_id=f"x{uuid.uuid4().hex[:8]}",
         endpoint_url=url,
         copies=copies,
-        **{"orders": 1, "conflict": False, "seed": 1, "command": "loadtest explore", **more},
+        **{"orders": 1, "conflict": False, "poison": False, "batch": 1, "seed": 1, **more},
+        command="loadtest explore",
         clock=HostClock(),
         phase=lambda text: None,
         warn=lambda text: None,
@@ -554,6 +555,28 @@ async def test_one_fault_and_one_copy_show_it(
         found = await one.explore(Rung(1, 1, (fault,)))
     assert without.is_clean
     assert kind in kinds(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("batch_raises", FindingKind.BATCH_MISREPORT),
+        ("decode_before_loop", FindingKind.DEAD_LETTERED_ORDER),
+    ],
+)
+async def test_one_event_of_two_messages_shows_it(
+    tmp_path: Path, emulator_url: str, name: str, kind: FindingKind
+) -> None:
+    explored = {}
+    for function, batch in (("handler", 1), ("handler", 2), ("correct", 2)):
+        directory = tmp_path / f"{function}-{batch}"
+        directory.mkdir()
+        world: dict[str, Any] = {"copies": 2, "poison": True, "batch": batch}
+        async with session(planted(name, function), directory, emulator_url, **world) as one:
+            explored[function, batch] = await one.explore(Rung(2, 0))
+    assert explored["handler", 1].is_clean, kinds(explored["handler", 1])
+    assert kind in kinds(explored["handler", 2])
+    assert explored["correct", 2].is_clean, kinds(explored["correct", 2])
 
 
 async def test_calls_and_ids_of_the_import_are_not_taken_for_those_of_runs(

@@ -125,11 +125,13 @@ class ToyMeaning:
     """Copies of order ``o`` with details ``d``, unless said otherwise. What an item
     ``order:<key>`` or ``order:<key>/...`` holds are the details of an order, or a claim."""
 
-    details: Sequence[str] = ()  # of each copy
+    details: Sequence[str | None] = ()  # of each copy
+    orders: Sequence[str] = ()  # of each copy
     effects: tuple[str, ...] = ()
 
-    def message(self, copy: int) -> tuple[str, str]:
-        return "o", self.details[copy] if self.details else "d"
+    def message(self, copy: int) -> tuple[str, str | None]:
+        order = self.orders[copy] if self.orders else "o"
+        return order, self.details[copy] if self.details else "d"
 
     def stored(self, item: str, content: str) -> Stored | None:
         if not item.startswith("order:"):
@@ -316,6 +318,56 @@ def polls_forever(run: Run) -> Generator[Call, str, Answer]:
         yield get(ORDER)
 
 
+def minds_its_order(run: Run) -> Generator[Call, str, Answer]:
+    """The second copy has other details than the first; the third is of another order."""
+    item, details = (("order:o", "d"), ("order:o", "e"), ("order:p", "d"))[run.copy]
+    if (yield insert(item, details)) != REJECTED:
+        return DONE
+    return DUPLICATE if (yield get(item)) == details else FAILED
+
+
+# --- handlers of several messages -----------------------------------------------------
+
+
+def in_turn(program: Program) -> Program:
+    """Right: every message is tried, and exactly those that failed are reported."""
+
+    def each(run: Run) -> Generator[Call, str, Answer]:
+        answers = []
+        for copy, receive in run.messages:
+            answers.append((yield from program(Run(copy, receive, run.epoch))))
+        failed = frozenset(n for n, answer in enumerate(answers) if not answer.succeeded)
+        text = ", ".join(answer.text for answer in answers)
+        if len(failed) == len(answers):
+            return Answer(text, succeeded=False)
+        return Answer(text, succeeded=True, failed=failed)
+
+    return each
+
+
+def all_or_none(program: Program) -> Program:
+    """One message that fails takes all others of its event along."""
+
+    def each(run: Run) -> Generator[Call, str, Answer]:
+        answer = yield from in_turn(program)(run)
+        return FAILED if answer.failed else answer
+
+    return each
+
+
+def stops_early(program: Program) -> Program:
+    """The messages after the first one that fails are not tried, and not reported."""
+
+    def each(run: Run) -> Generator[Call, str, Answer]:
+        for place, (copy, receive) in enumerate(run.messages):
+            answer = yield from program(Run(copy, receive, run.epoch))
+            if not answer.succeeded:
+                return Answer("stopped", succeeded=True, failed=frozenset({place}))
+        return DONE
+
+    return each
+
+
 def random_program(seed: int, *, own_items: bool = True) -> Program:
     """One to three calls on items that are shared and one of each copy's own; which call comes
     next, and how the run ends, hang on the replies, and in some programs on the epoch."""
@@ -366,6 +418,7 @@ def world(
     symmetric: bool = True,
     max_receive_count: int = 3,
     max_calls: int = 40,
+    batch: int = 1,
     meaning: ToyMeaning | None = None,
 ) -> World:
     bounds = Bounds(
@@ -374,6 +427,7 @@ def world(
         limits=limits if limits is not None else dict.fromkeys(kinds, faults),
         max_receive_count=max_receive_count,
         max_calls=max_calls,
+        batch=batch,
     )
     learned = Learned(ToyHandler(program), ToyStore())
     return World(learned, bounds, meaning or ToyMeaning())

@@ -42,6 +42,8 @@ class Asked:
     rungs: tuple[Rung, ...]
     orders: int = 1
     conflict: bool = False
+    poison: bool = False
+    batch: int = 1  # messages in one event, at most
     budget_s: float = DEFAULT_BUDGET_S  # after start-up
     seed: int = 1
 
@@ -56,7 +58,13 @@ class Asked:
     @property
     def of(self) -> str:
         text = "one order" if self.orders == 1 else "two orders"
-        return f"{text}, one of them with other details" if self.conflict else text
+        if self.conflict:
+            text += ", one of them with other details"
+        if self.poison:
+            text += ", one message that no handler can accept"
+        if self.batch > 1:
+            text += f", in events of up to {self.batch} in any order"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,8 @@ def asked_for(
     faults: int | None = None,
     orders: int = 1,
     conflict: bool = False,
+    poison: bool = False,
+    batch: int = 1,
     kinds: Sequence[str] | None = None,
     budget: str | float = DEFAULT_BUDGET_S,
     seed: int = 1,
@@ -88,21 +98,22 @@ def asked_for(
         ("copies", copies, 1, MOST_COPIES),
         ("faults", faults, 0, MOST_FAULTS),
         ("orders", orders, 1, 2),
+        ("batch", batch, 1, MOST_COPIES),
     ):
         if value is not None and not least <= value <= most:
             raise UsageError(f"--{name}: must be from {least} to {most} (got {value}).")
-    least = orders + conflict  # messages
+    least = orders + conflict + poison  # messages
     if copies is not None and copies < least:
         raise UsageError(
             f"--copies: {least} messages at least are needed for this (got {copies}): one of each "
-            "order, and one with other details."
+            "order, and one with other details or one that no handler can accept where asked for."
         )
     chosen = _kinds(kinds)
     if copies is None and faults is None:
         rungs = tuple(rung for rung in ladder.rungs(*_LADDER, chosen) if rung.copies >= least)
     else:
         rungs = (Rung(max(2, least) if copies is None else copies, faults or 0, chosen),)
-    return Asked(rungs, orders, conflict, _seconds(budget), seed)
+    return Asked(rungs, orders, conflict, poison, batch, _seconds(budget), seed)
 
 
 def _kinds(names: Sequence[str] | None) -> tuple[Fault, ...]:
@@ -134,6 +145,8 @@ def asked_json(settings: Settings, asked: Asked) -> dict[str, Any]:
         "kinds": list(asked.kinds),
         "orders": asked.orders,
         "conflict": asked.conflict,
+        "poison": asked.poison,
+        "batch": asked.batch,
         "budget_s": asked.budget_s,
         "seed": asked.seed,
         "tool": __version__,

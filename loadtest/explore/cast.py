@@ -8,7 +8,9 @@ ids and chance of its own, so that they can share one store and one set of evide
 from __future__ import annotations
 
 import hashlib
+import itertools
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,7 @@ from consumer.mapping import sqs_event
 from consumer.runtime_api import Job
 from consumer.sqs_queue import QueueAddress
 from loadtest.envelopes import Letter, envelope_id, wrapped
-from loadtest.explore.model import Run
+from loadtest.explore.model import Received, Run
 from loadtest.orders import (
     Dice,
     MessageAttribute,
@@ -31,6 +33,7 @@ from loadtest.orders import (
     expected_item,
     message_attributes,
     new_id,
+    poison_bodies,
 )
 from loadtest.plan import PlannedMessage
 
@@ -49,10 +52,19 @@ class Cast:
     :param copies: messages in all, at most; smaller worlds take the first of them.
     :param orders: the messages are theirs in turn.
     :param conflict: the second message has the first one's order key and other details.
+    :param poison: after one message of each order, and the conflict, comes one that no handler
+        can accept.
     """
 
     def __init__(
-        self, shape: OrderShape, *, copies: int, orders: int, conflict: bool, seed: int
+        self,
+        shape: OrderShape,
+        *,
+        copies: int,
+        orders: int,
+        conflict: bool,
+        poison: bool,
+        seed: int,
     ) -> None:
         dice = Dice(seed, "explore details")
         values = [draw_values(shape, dice) for _ in range(orders)]
@@ -69,6 +81,10 @@ class Cast:
             kinds[1] = MessageKind.CONFLICT
             if orders > 1 and copies > 2:
                 self._orders[2], self._values[2], kinds[2] = 1, values[1], MessageKind.ORDER
+        place = orders + conflict
+        if poison and copies > place:
+            self._orders[place], self._values[place] = orders, draw_values(shape, dice)
+            kinds[place] = MessageKind.POISON
         self._kinds = kinds
         told = [
             (order, repr(value)) for order, value in zip(self._orders, self._values, strict=True)
@@ -88,10 +104,13 @@ class Cast:
         keys = self.keys(performance)
         messages = []
         for copy in range(copies):
-            order_key = keys[self._orders[copy]]
-            body = body_text(self._shape, order_key, self._values[copy])
+            order_key, kind = keys[self._orders[copy]], self._kinds[copy]
             attributes = message_attributes(self._shape, order_key, self._values[copy])
-            item = expected_item(self._shape, body)
+            if kind is MessageKind.POISON:
+                body, item = self._poison(order_key), None
+            else:
+                body = body_text(self._shape, order_key, self._values[copy])
+                item = expected_item(self._shape, body)
             if self._shape.envelope is not None:
                 letter = self._letter(performance, copy, order_key, body, attributes)
                 body, attributes = wrapped(self._shape.envelope, letter).body, ()
@@ -99,7 +118,7 @@ class Cast:
                 PlannedMessage(
                     first_no + copy,
                     order_key,
-                    self._kinds[copy],
+                    kind,
                     body,
                     item,
                     offset_ns=0,
@@ -107,6 +126,13 @@ class Cast:
                 )
             )
         return messages
+
+    def _poison(self, order_key: str) -> str:
+        """The same but for the order key, whatever that is."""
+        dice = Dice(self._seed, "explore poison")
+        kinds = list(poison_bodies(self._shape, order_key, dice).values())
+        bodies = kinds[dice.below(len(kinds))]
+        return bodies[dice.below(len(bodies))]
 
     def names(self, performance: int) -> dict[str, str]:
         """What is its own in the messages of a performance, by what stands for it in all."""
@@ -151,7 +177,12 @@ class Receives:
     def message_id(self, performance: int, copy: int) -> str:
         return _uuid(self.seed, "message", performance, copy)
 
-    def start(self, performance: int, run: Run, planned: PlannedMessage, port: int) -> Start:
+    def start(
+        self, performance: int, run: Run, messages: Sequence[PlannedMessage], port: int
+    ) -> Start:
+        """
+        :param messages: of all copies.
+        """
         time_s = None
         now_s = self.clock.now_ns() / 1e9
         if self.pinned_clock:
@@ -159,35 +190,45 @@ class Receives:
             apart_s = (run.copy * self.queue.max_receive_count + run.receive) / 1000
             now_s = BASE_TIME_S + run.epoch * self.queue.visibility_timeout_s + apart_s
             time_s = now_s
-        place = self.seed, performance, run.copy, run.receive
+        place = self.seed, performance, run.copy, run.receive, *itertools.chain(*run.others)
+        event = [
+            self._message(performance, received, run.epoch, messages[received[0]], now_s)
+            for received in run.messages
+        ]
         job = Job(
             _uuid("request", *place),
-            sqs_event([self._message(performance, run, planned, now_s)], self.queue),
+            sqs_event(event, self.queue),
             round((now_s + self.timeout_s) * 1000),
         )
         return Start(job, port, "/".join(map(str, place)), time_s)
 
     def _message(
-        self, performance: int, run: Run, planned: PlannedMessage, now_s: float
+        self,
+        performance: int,
+        received: Received,
+        epoch: int,
+        planned: PlannedMessage,
+        now_s: float,
     ) -> dict[str, Any]:
+        copy, receive = received
         body = planned.body
-        sent_ms = str(round(now_s - run.epoch * self.queue.visibility_timeout_s) * 1000)
+        sent_ms = str(round(now_s - epoch * self.queue.visibility_timeout_s) * 1000)
         attributes = {
-            "ApproximateReceiveCount": str(run.receive),
+            "ApproximateReceiveCount": str(receive),
             "SentTimestamp": sent_ms,
             "SenderId": "AIDAONCEPROOF",
             "ApproximateFirstReceiveTimestamp": sent_ms,
         }
-        message_id = self.message_id(performance, run.copy)
+        message_id = self.message_id(performance, copy)
         if self.queue.fifo:
             attributes |= {
-                "SequenceNumber": f"{run.copy + 1:020d}",
+                "SequenceNumber": f"{copy + 1:020d}",
                 "MessageGroupId": "onceproof",
                 "MessageDeduplicationId": message_id,
             }
         return {
             "MessageId": message_id,
-            "ReceiptHandle": _uuid(self.seed, "receipt", performance, run.copy, run.receive),
+            "ReceiptHandle": _uuid(self.seed, "receipt", performance, copy, receive),
             "Body": body,
             "Attributes": attributes,
             "MessageAttributes": {one.name: attribute_value(one) for one in planned.attributes},

@@ -252,6 +252,8 @@ def _session(
         copies=max(asked.copies, asked.orders),
         orders=asked.orders,
         conflict=asked.conflict,
+        poison=asked.poison,
+        batch=asked.batch,
         seed=asked.seed,
         command=place.command,
         clock=place.clock,
@@ -265,6 +267,7 @@ def _guarantee(done: Sequence[Explored], asked: Asked) -> str:
         one.rung: one.searched for one in done if one.is_clean and one.searched is not None
     }
     told = guarantee(clean, asked=asked.rungs, of=asked.of)
+    several = "several" if asked.batch == 1 else f"more than {asked.batch}"
     worth = ""
     if any(isinstance(one, Executed) for one in clean.values()):
         worth = (
@@ -273,7 +276,7 @@ def _guarantee(done: Sequence[Explored], asked: Asked) -> str:
             "had in that execution, and other values may lead it elsewhere."
         )
     return (
-        f"{told.removesuffix('.')}, several messages in one event, and what a process keeps from "
+        f"{told.removesuffix('.')}, {several} messages in one event, and what a process keeps from "
         f"one run to the next (each run is in a fresh process).{worth}"
     )
 

@@ -4,10 +4,12 @@ For handlers that do something else each time, where states cannot be remembered
 orders that differ only in steps that commute, one is executed: Abdulla, Aronis, Jonsson,
 Sagonas, "Optimal dynamic partial order reduction", POPL 2014, algorithm 1.
 
-Two things are added to it. A run that is chosen to go on is tried with each of its faults. And
-where a run began before a later epoch did, or began that epoch, everything else is tried as
+Three things are added to it. A run that is chosen to go on is tried with each of its faults.
+Where a run began before a later epoch did, or began that epoch, everything else is tried as
 well: a copy that waits may be received in an earlier or a later epoch instead, which the
-algorithm, made for threads without time, does not see as a race.
+algorithm, made for threads without time, does not see as a race. And where a run began of which
+there could have been another, with more of the copies that waited or fewer, everything else is
+tried, too.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ from dataclasses import dataclass, field
 
 from loadtest.explore.execution import Executed, Execution, Open
 from loadtest.explore.memo import Judge, Representative
-from loadtest.explore.model import Choice, Fault
+from loadtest.explore.model import Choice, Fault, Received, named
 from loadtest.explore.world import Signature, Step
 
 _Actor = tuple[int, int]  # copy, receive
-_Key = tuple[int, int, Fault | None]  # a choice without the text of its call, which may vary
+_Key = tuple[tuple[Received, ...], Fault | None]
+"""A choice without the text of its call, which may vary."""
 
 
 def _key(choice: Choice) -> _Key:
-    return choice.copy, choice.receive, choice.fault
+    return choice.messages, choice.fault
 
 
 def _actor(choice: Choice) -> _Actor:
@@ -53,9 +56,15 @@ class _Node:
     enabled: list[Choice]
     asleep: dict[_Key, Step]  # choices that lead to nothing new here
     chosen: Choice
-    step: Step
+    step: Step = field(init=False)
     before: int = 0  # bit k: step k happens before this one
     wanted: set[_Actor] = field(default_factory=set)
+
+    def take(self, step: Step) -> None:
+        """What the chosen one came to."""
+        self.step = step
+        if step.first and any(choice.others for choice in self.enabled):
+            self.wanted |= {_actor(choice) for choice in self.enabled}
 
     def untried(self) -> Iterator[Choice]:
         for choice in self.enabled:
@@ -131,7 +140,7 @@ async def _execute(execution: Execution, path: list[_Node], alike: Alike) -> boo
             del path[position:]
             return _Diverged(position, node.chosen, again[0] if again else None)
         node.chosen = again[0]
-        node.step = await execution.step(node.chosen)
+        node.take(await execution.step(node.chosen))
         node.before = _happens_before(path, position)
     if path:
         _find_races(path)
@@ -144,8 +153,9 @@ async def _execute(execution: Execution, path: list[_Node], alike: Alike) -> boo
         if not awake:
             return False
         chosen = awake[0]
-        node = _Node(enabled, asleep, chosen, await execution.step(chosen))
+        node = _Node(enabled, asleep, chosen)
         node.wanted.add(_actor(chosen))
+        node.take(await execution.step(chosen))
         path.append(node)
         node.before = _happens_before(path, len(path) - 1)
         _find_races(path)
@@ -155,7 +165,7 @@ async def _execute(execution: Execution, path: list[_Node], alike: Alike) -> boo
 def _told(diverged: _Diverged) -> str:
     choice, instead = diverged.choice, diverged.instead
     return (
-        f"step {diverged.position + 1}, copy {choice.copy + 1}, receive {choice.receive}: expected "
+        f"step {diverged.position + 1}, {named(choice.messages)}: expected "
         f"{choice.call or 'its answer'}, got "
         f"{'something else' if instead is None else instead.call or 'its answer'}"
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from analysis.lanes import Lane, LaneCall, Mark, Wanted, orders_lanes
 from analysis.schedules import Drawing, Row
 from analysis.schema import NO_ITEM, AckOutcome, Action, Decision, MessageKind
 from analysis.store import Evidence
 from analysis.text import quoted, short_item, visible
-from loadtest.explore.model import Choice, Fault, Schedule
+from loadtest.explore.model import Choice, Fault, Received, Schedule
 
 _ENDS_RUN = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.TIMEOUT})
 _CONTENT = 60  # characters of an item
@@ -19,6 +21,7 @@ _KINDS = {
     MessageKind.ORDER: "order",
     MessageKind.COPY: "a copy of order",
     MessageKind.CONFLICT: "other details under the id of order",
+    MessageKind.POISON: "what no handler can accept, under the id",
 }
 
 _ACKS = {
@@ -36,71 +39,106 @@ def draw(evidence: Evidence, schedule: Schedule, racing: Collection[int] = ()) -
     """
     messages = evidence.rows("SELECT message_no, order_key, kind FROM messages ORDER BY message_no")
     keys = list(dict.fromkeys(row["order_key"] for row in messages))
-    lanes = [
-        lane for one in orders_lanes(evidence, [Wanted(key) for key in keys]) for lane in one.lanes
-    ]
-    runs = {
-        (lane.message_no, lane.receive_count): lane
-        for lane in lanes
-        if lane.invocation_id is not None
-    }
-    dead = {lane.message_no: lane for lane in lanes if lane.ack is AckOutcome.DEAD_LETTERED}
+    lanes: dict[Received, Lane] = {}
+    calls: dict[int, dict[int, LaneCall]] = {}  # of each invocation, of all orders
+    dead: set[int] = set()  # copies
+    for one in orders_lanes(evidence, [Wanted(key) for key in keys]):
+        for lane in one.lanes:
+            if lane.message_no is None:
+                continue
+            if lane.ack is AckOutcome.DEAD_LETTERED:
+                dead.add(lane.message_no - 1)
+            if lane.invocation_id is not None:
+                lanes[lane.message_no - 1, lane.receive_count] = lane
+                made = calls.setdefault(lane.invocation_id, {})
+                made |= {call.call_id: call for call in lane.calls if call.call_id not in made}
+    in_order = {number: [made[i] for i in sorted(made)] for number, made in calls.items()}
     return Drawing(
         tuple(f"{_KINDS[row['kind']]} {quoted(row['order_key'])}" for row in messages),
-        tuple(_rows(schedule, runs, dead, racing)),
+        tuple(_rows(schedule, lanes, in_order, dead, racing)),
     )
 
 
 def _rows(
     schedule: Schedule,
-    runs: Mapping[tuple[int | None, int], Lane],
-    dead: Mapping[int | None, Lane],
+    lanes: Mapping[Received, Lane],
+    calls: Mapping[int, Sequence[LaneCall]],
+    dead: Collection[int],
     racing: Collection[int],
 ) -> list[Row]:
     rows: list[Row] = []
-    going: set[tuple[int, int]] = set()
-    calls: dict[tuple[int, int], int] = {}  # how many of a run have been let go
-    again: set[tuple[int, int]] = set()  # received again at once
-    last = {choice.copy: position for position, choice in enumerate(schedule)}
+    going: set[Received] = set()
+    seen: set[Received] = set()
+    made: Counter[Received] = Counter()  # calls of a run that have been let go
+    again: set[Received] = set()  # received again at once
+    last = {copy: place for place, choice in enumerate(schedule) for copy, _ in choice.messages}
     for position, choice in enumerate(schedule):
         run = choice.copy, choice.receive
-        lane = runs.get((choice.copy + 1, choice.receive))
-        starts_late = run not in going and run not in again and choice.receive > 1
-        going.add(run)
+        lane = lanes.get(run)
+        starts = run not in going
+        starts_late = starts and run not in again and choice.receive > 1
+        going.update(choice.messages)
+        seen.update(choice.messages)
         intro = ""
         if choice.receive > 1 or sum(copy == choice.copy for copy, _ in going) > 1:
             later = ", a visibility timeout later" if starts_late else ""
             intro = f"receive {choice.receive}{later}: "
-        if choice.fault is Fault.REDELIVER:
-            again.add((choice.copy, choice.receive + 1))
+        if starts and choice.others:
+            late = any(one not in again and one[1] > 1 for one in choice.messages)
+            intro = f"{_event(choice)}{', a visibility timeout later' if late else ''}: "
         is_let_go = choice.call is not None and choice.fault is not Fault.REDELIVER
         call = None
         if is_let_go:
-            number = calls[run] = calls.get(run, 0) + 1
-            call = lane.calls[number - 1] if lane and len(lane.calls) >= number else None
-        sign, symbol, look, text = _told(choice, lane, call)
-        rows.append(
-            Row(
-                position + 1,
-                choice.copy,
-                sign,
-                symbol,
-                look,
-                intro + text,
-                frozenset(copy for copy, _ in going),
-                choice.fault,
-                position in racing,
+            made[run] += 1
+            of_run = calls.get(lane.invocation_id or 0, ()) if lane else ()
+            call = of_run[made[run] - 1] if len(of_run) >= made[run] else None
+        for place, (copy, receive) in enumerate(choice.messages):
+            if place and choice.call is not None:
+                break  # a call is drawn once, an end for each message
+            sign, symbol, look, text = _told(choice, lanes.get((copy, receive)), call)
+            rows.append(
+                Row(
+                    None if place else position + 1,
+                    copy,
+                    sign,
+                    symbol,
+                    look,
+                    intro + text,
+                    frozenset(copy for copy, _ in going),
+                    None if place else choice.fault,
+                    position in racing and not place,
+                )
             )
-        )
-        if choice.fault in _ENDS_RUN or (choice.call is None):
-            going.discard(run)
+            intro = ""
+            if choice.call is None:
+                going.discard((copy, receive))
+        if choice.fault in _ENDS_RUN:
+            going.difference_update(choice.messages)
         if choice.fault is Fault.REDELIVER:
-            going.add((choice.copy, choice.receive + 1))
-        if position == last[choice.copy] and choice.copy + 1 in dead:
-            open_copies = frozenset(copy for copy, _ in going)
-            text = "received too often: dead-lettered"
-            rows.append(Row(None, choice.copy, "q", "ack-dead_lettered", "ack", text, open_copies))
+            returned = {
+                (copy, receive + 1)
+                for copy, receive in choice.messages
+                if choice.call is not None or lanes[copy, receive].ack is AckOutcome.DELETED
+            }
+            returned &= lanes.keys() - seen
+            again |= returned
+            going |= returned
+            seen |= returned
+        for copy, _ in choice.messages:
+            if position == last[copy] and copy in dead:
+                open_copies = frozenset(copy for copy, _ in going)
+                text = "received too often: dead-lettered"
+                rows.append(Row(None, copy, "q", "ack-dead_lettered", "ack", text, open_copies))
     return rows
+
+
+def _event(choice: Choice) -> str:
+    """``one event of copy 1 and copy 3 (receive 2)``."""
+    named = [
+        f"copy {copy + 1}" + (f" (receive {receive})" if receive > 1 else "")
+        for copy, receive in choice.messages
+    ]
+    return f"one event of {', '.join(named[:-1])} and {named[-1]}"
 
 
 def _told(choice: Choice, lane: Lane | None, call: LaneCall | None) -> tuple[str, str, str, str]:
@@ -108,7 +146,8 @@ def _told(choice: Choice, lane: Lane | None, call: LaneCall | None) -> tuple[str
     if choice.call is None:
         return _end(choice, lane)
     if choice.fault is Fault.REDELIVER:
-        text = f"received again while this run goes on: receive {choice.receive + 1} starts"
+        what = "another run" if choice.others else f"receive {choice.receive + 1}"
+        text = f"received again while this run goes on: {what} starts"
         return "%", "fault", "fault", text
     if call is None:
         text = f"{operation(choice)}{_fault(choice)}"
@@ -206,12 +245,14 @@ def schedules_differ(
     :param race: positions in the failing schedule of two steps that come in the other order.
     """
     taken, other = failing[position], passing[position]
-    if taken.fault is not None and other == Choice(taken.copy, None, taken.receive, taken.call):
+    if taken.fault is not None and other == replace(taken, fault=None):
         return f"the same without the fault {taken.fault} at step {position + 1}"
     goes_on = "ends" if other.call is None else f"makes its {operation(other)}"
     fault = f" with the fault {other.fault}" if other.fault is not None else ""
     who = f"copy {other.copy + 1}"
-    if other.receive > 1:
+    if other.others:
+        who = _event(other)
+    elif other.receive > 1:
         who += f", receive {other.receive},"
     text = f"the same up to step {position}, then {who} {goes_on}{fault}"
     if position == 0:

@@ -36,7 +36,7 @@ from consumer.injector import Injector
 from consumer.recorder import Recorder
 from consumer.signing import Signer
 from loadtest.explore.cast import LEARNING, Cast, Receives
-from loadtest.explore.model import Choice, Fault, Run, Schedule
+from loadtest.explore.model import Choice, Fault, Received, Run, Schedule, named
 from loadtest.explore.requests import outline, placed, request_text
 from loadtest.plan import PlannedMessage
 
@@ -63,7 +63,7 @@ class NotFollowedError(Exception):
 
     def __init__(self, position: int, choice: Choice, instead: str) -> None:
         super().__init__(
-            f"step {position}, copy {choice.copy + 1}, receive {choice.receive}: expected "
+            f"step {position}, {named(choice.messages)}: expected "
             f"{choice.call or 'its answer'}, got {instead}"
         )
         self.position = position  # in the schedule, from 1
@@ -160,7 +160,7 @@ class _Going:
     fork: Fork
     gate: Gate
     row: Invocation
-    delivery_id: int
+    delivery_ids: tuple[int, ...]  # of the run's messages
     calls: int = 0  # let go so far
     step: WireCall | Ended | None = None  # where it stands; None: it stood nowhere in time
 
@@ -174,7 +174,7 @@ class _Copy:
     receives: int = 0
     failed_in: int = -1  # epoch
     ended: bool = False  # deleted or dead-lettered
-    going: dict[int, _Going] = field(default_factory=dict)  # by receive
+    going: int = 0  # runs under way that have it
 
 
 @dataclass(slots=True)
@@ -186,6 +186,10 @@ class _Play:
     names: Mapping[str, str]  # order ids to what stands for them in every performance
     epoch: int = 0
     differs: str | None = None  # the first call with other values than the schedule's
+    going: dict[tuple[Received, ...], _Going] = field(default_factory=dict)  # by their messages
+
+    def copies_of(self, going: _Going) -> list[_Copy]:
+        return [self.copies[number] for number, _ in going.run.messages]
 
 
 class Stagehand:
@@ -262,25 +266,24 @@ class Stagehand:
         try:
             for position, choice in enumerate(schedule, 1):
                 await self._carry_out(play, position, choice)
-            for copy in play.copies:
-                for going in copy.going.values():
-                    raise NotFollowedError(
-                        len(schedule) + 1,
-                        Choice(going.run.copy, receive=going.run.receive),
-                        "no further step in the schedule while this run goes on",
-                    )
+            for going in play.going.values():
+                run = going.run
+                raise NotFollowedError(
+                    len(schedule) + 1,
+                    Choice(run.copy, receive=run.receive, others=run.others),
+                    "no further step in the schedule while this run goes on",
+                )
+            for number, copy in enumerate(play.copies):
                 if not copy.ended:
-                    number = play.copies.index(copy)
                     raise NotFollowedError(
                         len(schedule) + 1,
                         Choice(number, receive=copy.receives),
                         "a message that is neither deleted nor dead-lettered at the end",
                     )
         finally:
-            for copy in play.copies:
-                for going in list(copy.going.values()):
-                    await going.fork.kill()
-                    self._leave(copy, going)
+            for going in list(play.going.values()):
+                await going.fork.kill()
+                self._leave(play, going)
         return play.differs
 
     def _names(self, performance: int) -> dict[str, str]:
@@ -288,24 +291,23 @@ class Stagehand:
         return self._cast.names(performance) | self._cast.names(LEARNING)
 
     async def _carry_out(self, play: _Play, position: int, choice: Choice) -> None:
-        copy = play.copies[choice.copy]
-        going = copy.going.get(choice.receive)
+        going = play.going.get(choice.messages)
         if going is None:
-            if copy.ended:
-                raise NotFollowedError(position, choice, "no delivery: the message is settled")
-            going = await self._start(play, choice.copy, choice.receive, None)
+            if any(play.copies[number].ended for number, _ in choice.messages):
+                raise NotFollowedError(position, choice, "no delivery: a message is settled")
+            going = await self._start(play, choice.messages, None)
         self._compare(play, position, choice, going)
         if choice.fault is Fault.REDELIVER:
-            await self._redeliver(play, choice, copy, going)
+            await self._redeliver(play, choice, going)
         elif choice.call is not None:
-            await self._let_go(choice, copy, going)
+            await self._let_go(play, choice, going)
         elif isinstance(going.step, WireCall):
             await going.fork.kill()  # it has made all the calls that a run may make
-            self._fail(copy, going, None)
+            self._fail(play, going, None)
         elif choice.fault is Fault.CRASH_BEFORE_ANSWER:
-            self._crash_before_answer(copy, going)
+            self._crash_before_answer(play, going)
         else:
-            self._answer(copy, going)
+            self._answer(play, going)
 
     def _compare(self, play: _Play, position: int, choice: Choice, going: _Going) -> None:
         if going.step is None:
@@ -324,27 +326,29 @@ class Stagehand:
 
     # --- steps ---
 
-    async def _let_go(self, choice: Choice, copy: _Copy, going: _Going) -> None:
+    async def _let_go(self, play: _Play, choice: Choice, going: _Going) -> None:
         going.calls += 1
         struck = None
         if choice.fault is not None:
             (name,) = _NAMES[choice.fault]
-            place = replace(self._place(name, copy, going), call=going.calls)
+            place = replace(self._place(name, play, going), call=going.calls)
             struck = self.injector.prepare(name, going.row.invocation_id, place)
         going.gate.let_go(None)
         if struck is not None and choice.fault is Fault.TIMEOUT:
             await self._until(struck, going)
             await going.fork.kill()
-            self._fail(copy, going, None)
+            self._fail(play, going, None)
             return
         going.step = await next_step(going.gate, going.fork, self._receives.patience_s)
         if choice.fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
             await going.fork.kill()  # it is dead already, or the fault could not reach it
-            self._fail(copy, going, Ended(-9, None))
+            self._fail(play, going, Ended(-9, None))
 
-    def _place(self, name: FaultName, copy: _Copy, going: _Going) -> Place:
+    def _place(self, name: FaultName, play: _Play, going: _Going) -> Place:
+        """By the first message of its event, as in a flood."""
         where = KINDS[name].where
-        return self.injector.message_place(where, copy.message.message_no, going.run.receive)
+        message = play.copies[going.run.copy].message
+        return self.injector.message_place(where, message.message_no, going.run.receive)
 
     async def _until(self, struck: asyncio.Event, going: _Going) -> None:
         waits = asyncio.create_task(struck.wait())
@@ -354,60 +358,77 @@ class Stagehand:
         )
         waits.cancel()
 
-    async def _redeliver(self, play: _Play, choice: Choice, copy: _Copy, going: _Going) -> None:
-        """The message is received again at once: while this run goes on, or after it."""
+    async def _redeliver(self, play: _Play, choice: Choice, going: _Going) -> None:
+        """What may be received again of the event is, at once: while this run goes on, or what it
+        has succeeded for, after it."""
         goes_on = choice.call is not None
         name = FaultName.REDELIVER_DURING if goes_on else FaultName.REDELIVER_AFTER
-        strike = self.injector.strike_of(name, self._place(name, copy, going))
+        strike = self.injector.strike_of(name, self._place(name, play, going))
+        succeeded = list(going.run.messages)
         if not goes_on:
-            self._answer(copy, going)
-        again = await self._start(play, choice.copy, copy.receives + 1, going.run.epoch)
+            succeeded = self._answer(play, going)
+        messages = tuple(
+            (number, receive + 1)
+            for number, receive in succeeded
+            if play.copies[number].receives == receive < self._max_receive_count
+        )
+        again = await self._start(play, messages, going.run.epoch)
         if goes_on:
             self.injector.fire(
                 strike,
-                delivery_id=again.delivery_id,
+                delivery_id=again.delivery_ids[0],
                 invocation_id=going.row.invocation_id,
-                detail=f"delivery {again.delivery_id} starts together with this run",
+                detail=f"delivery {again.delivery_ids[0]} starts together with this run",
             )
         else:
-            self.injector.fire(strike, delivery_id=going.delivery_id)
+            place = going.run.messages.index(succeeded[0])
+            self.injector.fire(strike, delivery_id=going.delivery_ids[place])
 
-    def _crash_before_answer(self, copy: _Copy, going: _Going) -> None:
+    def _crash_before_answer(self, play: _Play, going: _Going) -> None:
         name = FaultName.CRASH_BEFORE_ANSWER
-        strike = self.injector.strike_of(name, self._place(name, copy, going))
+        strike = self.injector.strike_of(name, self._place(name, play, going))
         self.injector.fire(strike, invocation_id=going.row.invocation_id)
-        self._fail(copy, going, Ended(-9, None))
+        self._fail(play, going, Ended(-9, None))
 
-    def _answer(self, copy: _Copy, going: _Going) -> None:
+    def _answer(self, play: _Play, going: _Going) -> list[Received]:
+        """The run answered; the messages that it has succeeded for."""
         assert isinstance(going.step, Ended)
         row = self._end(going, going.step)
-        (fate,) = fates(
+        copies = play.copies_of(going)
+        found = fates(
             row,
-            [copy.sqs_message_id],
+            [copy.sqs_message_id for copy in copies],
             report_batch_item_failures=self._report,
             fields=self._fields,
         )
-        self._result(copy, going, fate.result, fate.detail)
-        if fate.succeeded:
-            self._ack(going, AckOutcome.DELETED)
-            copy.ended = True
-            self._leave(copy, going)
-        else:
-            self._return(copy, going)
+        self._leave(play, going)
+        for copy, fate, delivery_id in zip(copies, found, going.delivery_ids, strict=True):
+            self._result(copy, going, fate.result, fate.detail)
+            if fate.succeeded:
+                self._ack(delivery_id, AckOutcome.DELETED)
+                copy.ended = True
+            else:
+                self._return(copy, going, delivery_id)
+        return [
+            message
+            for message, fate in zip(going.run.messages, found, strict=True)
+            if fate.succeeded
+        ]
 
-    def _fail(self, copy: _Copy, going: _Going, ended: Ended | None) -> None:
+    def _fail(self, play: _Play, going: _Going, ended: Ended | None) -> None:
         """The run ended without an answer.
 
         :param ended: None: it was killed at its timeout.
         """
         row = self._end(going, ended)
-        self._result(copy, going, Result.FAILED, f"{row.error_type}: {row.error_message}")
-        self._return(copy, going)
+        self._leave(play, going)
+        for copy, delivery_id in zip(play.copies_of(going), going.delivery_ids, strict=True):
+            self._result(copy, going, Result.FAILED, f"{row.error_type}: {row.error_message}")
+            self._return(copy, going, delivery_id)
 
-    def _return(self, copy: _Copy, going: _Going) -> None:
+    def _return(self, copy: _Copy, going: _Going, delivery_id: int) -> None:
         """The message stays in the queue, or goes where those go that have failed too often."""
-        self._ack(going, AckOutcome.RETURNED)
-        self._leave(copy, going)
+        self._ack(delivery_id, AckOutcome.RETURNED)
         copy.failed_in = max(copy.failed_in, going.run.epoch)
         if not copy.ended and not copy.going and copy.receives >= self._max_receive_count:
             copy.ended = True
@@ -435,24 +456,31 @@ class Stagehand:
         )
         return _Copy(message, message_id)
 
-    async def _start(self, play: _Play, number: int, receive: int, epoch: int | None) -> _Going:
-        """Receive a message and start its run.
+    async def _start(
+        self, play: _Play, messages: tuple[Received, ...], epoch: int | None
+    ) -> _Going:
+        """Receive the messages of an event and start its run.
 
-        :param epoch: None: the earliest in which it may be received.
+        :param epoch: None: the earliest in which they may be received.
         """
-        copy = play.copies[number]
         if epoch is None:
-            epoch = max(play.epoch, copy.failed_in + 1)
+            failed_in = max(play.copies[number].failed_in for number, _ in messages)
+            epoch = max(play.epoch, failed_in + 1)
         if epoch > play.epoch:
             passed = epoch - play.epoch
             self._clock.pass_s(passed * self._receives.queue.visibility_timeout_s)
             play.epoch = epoch
-        copy.receives = receive
-        run = Run(number, receive, epoch)
+        run = Run(*messages[0], epoch, messages[1:])
         slot = await self._slot()
         invocation_id = self._recorder.next_id(Invocation)
-        delivery_id = self._deliver(copy, receive, invocation_id, QueueRole.QUEUE)
-        start = self._receives.start(play.performance, run, copy.message, slot.port)
+        delivery_ids = []
+        for number, receive in messages:
+            copy = play.copies[number]
+            copy.receives = receive
+            copy.going += 1
+            delivery_ids.append(self._deliver(copy, receive, invocation_id, QueueRole.QUEUE))
+        planned = [copy.message for copy in play.copies]
+        start = self._receives.start(play.performance, run, planned, slot.port)
         row = Invocation(
             invocation_id=invocation_id,
             request_id=start.job.request_id,
@@ -464,7 +492,8 @@ class Stagehand:
         gate = slot.gate = Gate()
         slot.current_invocation = invocation_id
         slot.fork = self._zygote.fork(start)
-        going = copy.going[receive] = _Going(run, slot, slot.fork, gate, row, delivery_id)
+        going = _Going(run, slot, slot.fork, gate, row, tuple(delivery_ids))
+        play.going[messages] = going
         going.step = await next_step(gate, slot.fork, self._receives.patience_s)
         return going
 
@@ -497,15 +526,17 @@ class Stagehand:
             number = copy.message.message_no
             self._recorder.write(ResultRow(going.row.invocation_id, number, result, detail))
 
-    def _ack(self, going: _Going, outcome: AckOutcome) -> None:
-        self._recorder.write(Ack(going.delivery_id, self._clock.now_ns(), outcome))
+    def _ack(self, delivery_id: int, outcome: AckOutcome) -> None:
+        self._recorder.write(Ack(delivery_id, self._clock.now_ns(), outcome))
 
-    def _leave(self, copy: _Copy, going: _Going) -> None:
+    def _leave(self, play: _Play, going: _Going) -> None:
         """The run is over: its door is free."""
         going.gate.close()
         going.slot.current_invocation = going.slot.gate = going.slot.fork = None
         self._free.append(going.slot)
-        del copy.going[going.run.receive]
+        del play.going[going.run.messages]
+        for copy in play.copies_of(going):
+            copy.going -= 1
 
     # --- doors ---
 

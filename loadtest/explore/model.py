@@ -1,9 +1,9 @@
 """The words that exploring is made of: calls, replies, runs, choices. Pure; knows no AWS.
 
-A *copy* is one message on its way; each time it is received it makes a *run* of the
-handler. A run is a function of its event, its clock and the replies it got: the same
-*history* of replies leads to the same next call. A *call* names the items that it may look
-at and change, so that two calls on different items commute.
+A *copy* is one message on its way. Each time it is received, alone or in one *event* with
+others, that event makes a *run* of the handler. A run is a function of its event, its clock
+and the replies it got: the same *history* of replies leads to the same next call. A *call*
+names the items that it may look at and change, so that two calls on different items commute.
 
 Two oracles say what is not known here: :class:`Handler` what a run asks next, :class:`Store`
 what the store answers. Both may be real systems that are asked once and remembered.
@@ -70,16 +70,30 @@ class Answer:
     """The end of a run."""
 
     text: str  # what was returned, or the error; equal texts are equal answers
-    succeeded: bool  # the message may be deleted
+    succeeded: bool  # the messages may be deleted, but for those that it names as failed
+    failed: frozenset[int] = frozenset()  # which those are, by their places in the event, from 0
+
+    def deletes(self, place: int) -> bool:
+        """Whether the message at this place of the event may be deleted."""
+        return self.succeeded and place not in self.failed
+
+
+Received = tuple[int, int]
+"""A message as an event holds it: its copy, from 0, and how often it was received, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Which run of the handler: it has an event and a clock of its own."""
 
-    copy: int  # from 0
-    receive: int  # how often the copy has been received, from 1
+    copy: int  # of the first message of its event, from 0
+    receive: int  # how often that has been received, from 1
     epoch: int  # visibility timeouts that have passed when it starts
+    others: tuple[Received, ...] = ()  # further messages of the event, in their order
+
+    @property
+    def messages(self) -> tuple[Received, ...]:
+        return (self.copy, self.receive), *self.others
 
 
 History = tuple[Reply, ...]
@@ -105,8 +119,8 @@ class NondeterministicError(Exception):
 
     def __init__(self, run: Run, position: int, remembered: str, now: str) -> None:
         super().__init__(
-            f"copy {run.copy + 1}, receive {run.receive}: call {position} differs between two "
-            f"runs with the same replies:\n  {remembered}\n  {now}"
+            f"{named(run.messages)}: call {position} differs between two runs with the same "
+            f"replies:\n  {remembered}\n  {now}"
         )
         self.run = run
         self.position = position  # of the call in its run, from 1
@@ -122,9 +136,19 @@ class Choice:
     fault: Fault | None = None
     receive: int = 1  # which of the copy's runs goes on
     call: str | None = None  # text of the call that it let go; None: start, answer, delete
+    others: tuple[Received, ...] = ()  # as in Run
+
+    @property
+    def messages(self) -> tuple[Received, ...]:
+        return (self.copy, self.receive), *self.others
 
 
 Schedule = tuple[Choice, ...]
 
 Limits = Mapping[Fault, int]
 """How often each fault may be chosen at most; beside the bound on all of them together."""
+
+
+def named(messages: tuple[Received, ...]) -> str:
+    """A run by its messages: ``copy 1, receive 2``, ``copy 1, receive 1 + copy 3, receive 2``."""
+    return " + ".join(f"copy {copy + 1}, receive {receive}" for copy, receive in messages)

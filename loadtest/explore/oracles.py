@@ -161,7 +161,7 @@ class RealHandler:
         """Start the run, and take it through its history."""
         door = await self._door()
         gate = door.gate = Gate()
-        start = self._receives.start(LEARNING, run, self._messages[run.copy], self._ports[door])
+        start = self._receives.start(LEARNING, run, self._messages, self._ports[door])
         self.runs += 1
         going = _Going(self._zygote.fork(start), gate, door)
         return await self._go_on(going, run, history, None, keep=keep)
@@ -216,18 +216,21 @@ class RealHandler:
         return outline(before) == outline(now)
 
     def _answer(self, run: Run, ended: Ended | None) -> Answer:
-        message_id = self._receives.message_id(LEARNING, run.copy)
         row = with_end(Invocation(0, "", 0, False, 0), ended, 0, self._receives.timeout_s)
-        (fate,) = fates(
+        found = fates(
             row,
-            [message_id],
+            [self._receives.message_id(LEARNING, copy) for copy, _ in run.messages],
             report_batch_item_failures=self._report,
             fields=self._fields,
         )
-        if row.response is not None:
-            return Answer(row.response, fate.succeeded)
-        message = (row.error_message or "").partition("\n")[0]
-        return Answer(f"{row.error_type}: {message}", fate.succeeded)
+        failed = frozenset(place for place, fate in enumerate(found) if not fate.succeeded)
+        text = row.response
+        if text is None:
+            message = (row.error_message or "").partition("\n")[0]
+            text = f"{row.error_type}: {message}"
+        if len(failed) == len(found):
+            return Answer(text, succeeded=False)
+        return Answer(text, succeeded=True, failed=failed)
 
     def _told(self, call: Call, reply: Reply) -> Told | None:
         if reply == LOST:
@@ -537,9 +540,9 @@ class SettingsMeaning:
         self._tables = {table.name: table for table in tables if table.role is TableRole.ORDERS}
         self._order = order
 
-    def message(self, copy: int) -> tuple[str, str]:
+    def message(self, copy: int) -> tuple[str, str | None]:
         message = self._messages[copy]
-        return message.order_key, message.expected_item or ""
+        return message.order_key, message.expected_item
 
     def stored(self, item: str, content: str) -> Stored | None:
         table = self._tables.get(item.partition(" ")[0])

@@ -7,7 +7,8 @@ orderings of steps bring about is met by one execution with at least 1 / (n * k 
 for n runs and k steps.
 
 How many faults strike is drawn first, evenly from none to all that are allowed; then the steps
-at which they strike; then which, of those that the step offers.
+at which they strike; then which, of those that the step offers. Which copies come in one event
+is drawn evenly when its run starts, and is no part of the odds.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ async def sample(
                 actor = max(actors, key=priorities.__getitem__)
                 mine = [c for c in enabled if (c.copy, c.receive) == actor]
                 struck = [c for c in mine if c.fault is not None] if position in strikes else []
-                choice = rng.choice(struck) if struck else mine[0]
+                plain = [c for c in mine if c.fault is None]
+                choice = rng.choice(struck or plain)
                 await execution.step(choice)
                 schedule.append(choice)
             executions += 1

@@ -75,6 +75,8 @@ def load_schedule(
         (Rung(len(bounds.bodies), bounds.faults, tuple(bounds.limits)),),
         world["orders"],
         world["conflict"],
+        world.get("poison", False),
+        bounds.batch,
         seed=world["seed"],
     )
     return Saved(file, settings, asked, schedule, tuple(changed))
@@ -130,6 +132,7 @@ def origin_of(settings: Settings, asked: Asked, place: Place, bounds: Bounds) ->
         "config": None if place.config is None else str(place.config),
         "orders": asked.orders,
         "conflict": asked.conflict,
+        "poison": asked.poison,
         "seed": asked.seed,
         "settings": _settings_digest(settings),
     }

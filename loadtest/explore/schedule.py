@@ -2,7 +2,7 @@
 
 The file is a public format, for people first::
 
-    onceproof schedule, version 1
+    onceproof schedule, version 2
     handler: app.handler
     code: sha256:0b7c...
     tool: 0.5.0
@@ -11,6 +11,7 @@ The file is a public format, for people first::
     kinds: crash-after-call=1 lost-reply=1
     max receive count: 3
     max calls: 40
+    batch: 1
     world: {"orders": 1}
 
     copy 1: GetItem orders {"id": "o"}
@@ -21,9 +22,11 @@ The file is a public format, for people first::
     copy 2, receive 2: GetItem orders {"id": "o"}
     copy 2, receive 2 ends
 
-``bodies`` has a number for each copy; copies with equal numbers have equal messages. ``world``
-is text that whoever builds the messages and the store wrote for itself. Empty lines and lines
-that begin with ``#`` say nothing.
+``bodies`` has a number for each copy; copies with equal numbers have equal messages. ``batch``
+is how many messages one event may hold. A run whose event holds several is named by all of
+them, in their order: ``copy 2 + copy 1, receive 2: GetItem ...``. ``world`` is text that whoever
+builds the messages and the store wrote for itself. Empty lines and lines that begin with ``#``
+say nothing. Version 1 has no ``batch``, and was for events of one message.
 """
 
 from __future__ import annotations
@@ -35,10 +38,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from analysis.errors import UsageError
-from loadtest.explore.model import Choice, Fault, Schedule
+from loadtest.explore.model import Choice, Fault, Received, Schedule
 from loadtest.explore.world import Bounds, State, Step, World
 
-VERSION = 1
+VERSION = 2
+_READ_VERSIONS = ("1", "2")
 _FIRST_LINE = "onceproof schedule, version "
 
 _KEPT_PLACES = 500
@@ -189,8 +193,8 @@ async def _other_ways(
             yield position, (*schedule[:position], *tail), state
 
 
-def _who(choice: Choice) -> tuple[int, int]:
-    return choice.copy, choice.receive
+def _who(choice: Choice) -> tuple[Received, ...]:
+    return choice.messages
 
 
 async def _go_on(
@@ -247,7 +251,7 @@ def _race(failing: Sequence[Step], passing: Sequence[Step]) -> tuple[int, int] |
     for second in range(len(failing) - 1, 0, -1):
         for first in range(second - 1, -1, -1):
             a, b = failing[first], failing[second]
-            if a.choice.copy == b.choice.copy or not a.meets(b):
+            if dict(a.choice.messages).keys() & dict(b.choice.messages) or not a.meets(b):
                 continue
             if where.get(names[first], -1) > where.get(names[second], len(passing)):
                 return first, second
@@ -267,8 +271,9 @@ def _named(steps: Sequence[Step]) -> list[tuple[int, int, int, str | None]]:
 # --- the file -------------------------------------------------------------------------
 
 
+_MESSAGE = r"copy ([1-9]\d*)(?:, receive ([1-9]\d*))?"
 _STEP = re.compile(
-    r"copy (?P<copy>[1-9]\d*)(, receive (?P<receive>[1-9]\d*))?(?P<ends> ends)?"
+    rf"(?P<event>{_MESSAGE}(?: \+ {_MESSAGE})*)(?P<ends> ends)?"
     r"( \[(?P<fault>[a-z-]+)\])?(: ?(?P<call>.*))?"
 )
 _NAMES = (
@@ -280,6 +285,7 @@ _NAMES = (
     "kinds",
     "max receive count",
     "max calls",
+    "batch",
     "world",
 )
 
@@ -308,6 +314,7 @@ def write(origin: Origin, schedule: Schedule) -> str:
         kinds,
         str(bounds.max_receive_count),
         str(bounds.max_calls),
+        str(bounds.batch),
         origin.world,
     )
     lines = [
@@ -321,9 +328,10 @@ def write(origin: Origin, schedule: Schedule) -> str:
 
 def write_step(choice: Choice) -> str:
     """A step as one line."""
-    who = f"copy {choice.copy + 1}"
-    if choice.receive > 1:
-        who += f", receive {choice.receive}"
+    who = " + ".join(
+        f"copy {copy + 1}" + (f", receive {receive}" if receive > 1 else "")
+        for copy, receive in choice.messages
+    )
     if choice.call is None:
         who += " ends"
     if choice.fault is not None:
@@ -345,30 +353,32 @@ def read(text: str, name: str) -> tuple[Origin, Schedule]:
             "Give a file that explore has saved."
         )
     version = first.removeprefix(_FIRST_LINE)
-    if version != str(VERSION):
+    if version not in _READ_VERSIONS:
         raise UsageError(
-            f"{name} is a schedule of version {version}, and this tool reads version {VERSION}. "
-            "Use the version of the tool that saved it, or explore again."
+            f"{name} is a schedule of version {version}, and this tool reads version "
+            f"{' and '.join(_READ_VERSIONS)}. Use the version of the tool that saved it, or "
+            "explore again."
         )
+    names = [one for one in _NAMES if one != "batch" or version != "1"]
     head: dict[str, str] = {}
     steps: list[Choice] = []
     for number, raw in enumerate(lines[1:], start=2):
         line = raw.rstrip("\r")
         if not line.strip() or line.startswith("#"):
             continue
-        if len(head) < len(_NAMES):
+        if len(head) < len(names):
             key, colon, value = line.partition(":")
-            if not colon or key != _NAMES[len(head)]:
+            if not colon or key != names[len(head)]:
                 raise UsageError(
                     f"{name}, line {number}: {line!r} stands where "
-                    f"'{_NAMES[len(head)]}: ...' is expected. Was the file changed by hand?"
+                    f"'{names[len(head)]}: ...' is expected. Was the file changed by hand?"
                 )
             head[key] = value.removeprefix(" ")
         else:
             steps.append(_read_step(line, f"{name}, line {number}"))
-    if len(head) < len(_NAMES):
+    if len(head) < len(names):
         raise UsageError(
-            f"{name} ends before '{_NAMES[len(head)]}: ...'. It is incomplete: explore again."
+            f"{name} ends before '{names[len(head)]}: ...'. It is incomplete: explore again."
         )
     bounds = Bounds(
         bodies=tuple(_number(n, "bodies", name, 1) - 1 for n in head["bodies"].split()),
@@ -376,12 +386,19 @@ def read(text: str, name: str) -> tuple[Origin, Schedule]:
         limits=_read_kinds(head["kinds"], name),
         max_receive_count=_number(head["max receive count"], "max receive count", name, 1),
         max_calls=_number(head["max calls"], "max calls", name, 1),
+        batch=_number(head.get("batch", "1"), "batch", name, 1),
     )
     for number, step in enumerate(steps, start=1):
-        if step.copy >= len(bounds.bodies):
+        last = max(copy for copy, _ in step.messages)
+        if last >= len(bounds.bodies):
             raise UsageError(
-                f"{name}: step {number} is of copy {step.copy + 1}, and 'bodies' has "
+                f"{name}: step {number} is of copy {last + 1}, and 'bodies' has "
                 f"{len(bounds.bodies)}. Was the file changed by hand?"
+            )
+        if len(step.messages) > bounds.batch:
+            raise UsageError(
+                f"{name}: step {number} is of {len(step.messages)} copies, and 'batch' is "
+                f"{bounds.batch}. Was the file changed by hand?"
             )
     origin = Origin(
         handler=_unescape(head["handler"]),
@@ -397,14 +414,17 @@ def _read_step(line: str, where: str) -> Choice:
     match = _STEP.fullmatch(line)
     if match is None or (match["ends"] is None) == (match["call"] is None):
         raise UsageError(
-            f"{where}: {line!r} is not a step. A step reads 'copy 1: CALL', 'copy 1 ends', or "
-            "'copy 2, receive 2 [crash-after-call]: CALL'."
+            f"{where}: {line!r} is not a step. A step reads 'copy 1: CALL', 'copy 1 ends', "
+            "'copy 1 + copy 2: CALL', or 'copy 2, receive 2 [crash-after-call]: CALL'."
         )
     fault = None
     if match["fault"] is not None:
         fault = _read_fault(match["fault"], where)
     call = None if match["call"] is None else _unescape(match["call"])
-    return Choice(int(match["copy"]) - 1, fault, int(match["receive"] or 1), call)
+    first, *others = (
+        (int(copy) - 1, int(receive or 1)) for copy, receive in re.findall(_MESSAGE, match["event"])
+    )
+    return Choice(first[0], fault, first[1], call, tuple(others))
 
 
 def _read_kinds(text: str, name: str) -> dict[Fault, int]:

@@ -199,6 +199,7 @@ class Session:
     :param directory: for logs and evidence.
     :param endpoint_url: None starts the embedded emulator.
     :param copies: the most that will be asked for.
+    :param batch: messages in one event, at most.
     :raises OnceproofError: when something cannot be opened; what was opened before it is
         closed again.
     """
@@ -213,6 +214,8 @@ class Session:
         copies: int,
         orders: int,
         conflict: bool,
+        poison: bool,
+        batch: int,
         seed: int,
         command: str,
         clock: Clock,
@@ -223,6 +226,7 @@ class Session:
         self._settings = replace(settings, faults=self._faults)
         self._directory = directory
         self._run_id = run_id
+        self._batch = batch
         self._endpoint_url = endpoint_url
         self._seed = seed
         self._command = command
@@ -230,7 +234,12 @@ class Session:
         self._phase = phase
         self._warn = warn
         self._cast = Cast(
-            settings.order, copies=copies, orders=orders, conflict=conflict, seed=seed
+            settings.order,
+            copies=copies,
+            orders=orders,
+            conflict=conflict,
+            poison=poison,
+            seed=seed,
         )
         self._messages = self._cast.messages(LEARNING, copies)
         self._varies: NondeterministicError | None = None
@@ -375,6 +384,7 @@ class Session:
             rung.faults,
             rung.limits(),
             self._settings.queue.max_receive_count,
+            batch=self._batch,
         )
         return World(learned, bounds, self._meaning, self._items)
 

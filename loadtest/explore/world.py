@@ -4,10 +4,14 @@ A copy is received, its run makes calls, the run answers, and the copy is delete
 answer succeeded. If the answer failed, or the run ended by a crash or a timeout, the copy is
 received again, up to a maximum, and is then dead-lettered.
 
+An *event* holds any of the copies that may be received when its run starts, up to the size of
+a batch, in any order. Its run answers for each of them. Those that failed are received again
+like any others: alone, together, or with copies that come for the first time.
+
 Time passes in *epochs* of one visibility timeout. A copy whose run failed is received again
 in a later epoch than that run's, and an epoch begins only when every run has ended: a
 function's timeout is shorter than the visibility timeout. ``Fault.REDELIVER`` is the
-exception: the copy is received again at once.
+exception: what may be received again of the run's event is received at once, as one event.
 
 Starting a run is no step of its own: it comes with the run's first call. The end of a run
 commutes with all calls of others, so it is taken as soon as it is reached; what is chosen
@@ -20,7 +24,9 @@ so that every path ends and no state comes twice on one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -37,6 +43,7 @@ from loadtest.explore.model import (
     History,
     Items,
     Limits,
+    Received,
     Reply,
     Run,
     Store,
@@ -69,8 +76,8 @@ class Meaning(Protocol):
         """Names of the side effects that each stored order owes once."""
         ...
 
-    def message(self, copy: int) -> tuple[str, str]:
-        """Order key and details of a copy's message."""
+    def message(self, copy: int) -> tuple[str, str | None]:
+        """Order key and details of a copy's message; None: no handler can accept it."""
         ...
 
     def stored(self, item: str, content: str) -> Stored | None:
@@ -87,6 +94,7 @@ class Bounds:
     limits: Limits = field(default_factory=dict)  # of each kind; a kind not named is never chosen
     max_receive_count: int = 3
     max_calls: int = 40  # wire attempts of one run; it is then ended as by its timeout
+    batch: int = 1  # messages in one event, at most
 
 
 class Progress:
@@ -184,13 +192,22 @@ class Fate(StrEnum):
     DEAD_LETTERED = "dead-lettered"
 
 
+class Answered(NamedTuple):
+    """What a run said of a copy."""
+
+    receive: int
+    course: str  # of its calls
+    answer: Answer
+    succeeded: bool  # the copy may be deleted
+    event: tuple[Received, ...] = ()  # all messages that it was for, if there were several
+
+
 class CopyState(NamedTuple):
     receives: int
     live: tuple[Progress, ...]  # runs that have not ended, by receive
     failed_in: int  # epoch of the last run that failed; -1: none
     fate: Fate
-    answers: tuple[tuple[int, str, Answer], ...]
-    """Of each run that answered: which receive, the course of its calls, the answer."""
+    answers: tuple[Answered, ...]  # of the runs that answered, by receive
 
 
 class State(NamedTuple):
@@ -212,15 +229,18 @@ class Settled(NamedTuple):
     body: int
     receives: int
     fate: Fate
-    answers: tuple[tuple[int, str, Answer], ...]  # as in CopyState
-    lost_writes: tuple[int, ...]  # receives in which a write took effect whose reply was lost
+    answers: tuple[Answered, ...]
+    lost_writes: tuple[int, ...]
+    """Receives, as the first of an event, in which a write took effect whose reply was lost."""
 
 
 class Signature(NamedTuple):
     """Of a final state: what the judge may look at. Equal signatures, equal verdicts."""
 
     items: Items
-    copies: tuple[Settled, ...]  # in an order that does not tell copies with equal bodies apart
+    copies: tuple[Settled, ...]
+    """Where no event holds several, in an order that does not tell copies with equal bodies
+    apart."""
     marks: tuple[tuple[str, str], ...]
 
 
@@ -233,7 +253,7 @@ class Step:
     """A choice as it was carried out."""
 
     choice: Choice
-    body: int
+    bodies: frozenset[int]  # of the run's event
     epoch: int  # of the run
     first: bool  # the run began with it
     advances: bool  # an epoch began with it
@@ -251,11 +271,13 @@ class Step:
         changed nothing counts as a read."""
         if self.epoch != other.epoch or self.actor == other.actor:
             return True
-        if self.choice.copy == other.choice.copy:
-            first = min(self, other, key=lambda step: step.choice.receive)
-            if first.choice.fault is Fault.REDELIVER:
-                return True
-        elif self.first and other.first and (self.epoch > 0 or self.body == other.body):
+        theirs = dict(other.choice.messages)
+        for copy, receive in self.choice.messages:
+            if copy in theirs:
+                first = self if receive < theirs[copy] else other
+                if first.choice.fault is Fault.REDELIVER:
+                    return True
+        if self.first and other.first and (self.epoch > 0 or self.bodies & other.bodies):
             # The first start of a later epoch decides the clock of those that could have come
             # before it; copies with equal bodies start in their order.
             return True
@@ -313,31 +335,55 @@ class World:
     async def choices(self, state: State) -> list[Choice]:
         """What may come next, in a fixed order; empty when the state is final."""
         pending: list[Progress] = []
-        for copy in state.copies:
+        for number, copy in enumerate(state.copies):
             for progress in copy.live:
+                if progress.run.copy != number:
+                    continue  # seen with the first copy of its event
                 if isinstance(await self.learned.next(progress), Answer):
                     return await self._choices_of(state, progress)
                 pending.append(progress)
-        idle = not pending
-        started: set[int] = set()  # bodies that have a copy not started
-        for number, copy in enumerate(state.copies):
-            if copy.live or copy.fate is not Fate.OPEN:
-                continue
-            if copy.receives == 0:
-                body = self.bounds.bodies[number]
-                if body in started:
-                    continue
-                started.add(body)
-            elif copy.failed_in == state.epoch and not idle:
-                continue
-            pending.append(self._start(state, number))
-        pending.sort(key=lambda p: (p.run.copy, p.run.receive))
+        pending += [self._start(state, event) for event in self._events(state, not pending)]
+        pending.sort(key=lambda p: (p.run.copy, p.run.receive, p.run.others))
         return [c for progress in pending for c in await self._choices_of(state, progress)]
 
-    def _start(self, state: State, number: int) -> Progress:
-        copy = state.copies[number]
-        epoch = max(state.epoch, copy.failed_in + 1)
-        return self.learned.start(Run(number, copy.receives + 1, epoch))
+    def _events(self, state: State, idle: bool) -> Iterator[tuple[int, ...]]:
+        """The copies of each event that may be received now.
+
+        :param idle: no run goes on.
+        """
+        waiting = [
+            number
+            for number, copy in enumerate(state.copies)
+            if copy.fate is Fate.OPEN
+            and not copy.live
+            and (copy.receives == 0 or copy.failed_in < state.epoch or idle)
+        ]
+        for size in range(1, min(self.bounds.batch, len(waiting)) + 1):
+            for event in itertools.permutations(waiting, size):
+                if self._in_turn(state, event):
+                    yield event
+
+    def _in_turn(self, state: State, event: tuple[int, ...]) -> bool:
+        """Whether those that come for the first time are, of those with their body, the first."""
+        bodies = self.bounds.bodies
+        come: Counter[int] = Counter()
+        for number in event:
+            if state.copies[number].receives:
+                continue
+            body = bodies[number]
+            before = sum(
+                bodies[other] == body and not state.copies[other].receives
+                for other in range(number)
+            )
+            if before != come[body]:
+                return False
+            come[body] += 1
+        return True
+
+    def _start(self, state: State, event: Sequence[int]) -> Progress:
+        first, *others = [(number, state.copies[number].receives + 1) for number in event]
+        epoch = max(state.epoch, *(state.copies[number].failed_in + 1 for number in event))
+        return self.learned.start(Run(*first, epoch, tuple(others)))
 
     async def _choices_of(self, state: State, progress: Progress) -> list[Choice]:
         step = await self.learned.next(progress)
@@ -346,7 +392,6 @@ class World:
             return choices
         if isinstance(step, Answer):
             faults = [Fault.CRASH_BEFORE_ANSWER]
-            may_return = step.succeeded
         elif len(progress.history) >= self.bounds.max_calls:
             return choices
         else:
@@ -355,16 +400,22 @@ class World:
                 faults += _OF_WRITES
             if step.may_be_stale and await self._is_stale(state, progress):
                 faults.append(Fault.STALE_READ)
-            may_return = True
-        receives = max(state.copies[progress.run.copy].receives, progress.run.receive)
-        if (
-            may_return
-            and receives == progress.run.receive
-            and receives < self.bounds.max_receive_count
-        ):
+        if self._again(state.copies, progress.run, step):
             faults.append(Fault.REDELIVER)
         choices += [self._choice(progress, step, f) for f in faults if self._is_left(state, f)]
         return choices
+
+    def _again(
+        self, copies: Sequence[CopyState], run: Run, step: Call | Answer
+    ) -> tuple[Received, ...]:
+        """What may be received again at once of a run's event: while it goes on, or of that for
+        which it has succeeded."""
+        return tuple(
+            (number, receive + 1)
+            for place, (number, receive) in enumerate(run.messages)
+            if copies[number].receives <= receive < self.bounds.max_receive_count
+            and (isinstance(step, Call) or step.deletes(place))
+        )
 
     def _is_left(self, state: State, fault: Fault) -> bool:
         if fault not in self._kinds:
@@ -379,7 +430,7 @@ class World:
             run = progress.run
             is_call = isinstance(step, Call) and len(progress.history) < self.bounds.max_calls
             text = step.text if is_call else None
-            found = Choice(run.copy, fault, run.receive, text)
+            found = Choice(run.copy, fault, run.receive, text, run.others)
             self._choices[progress, fault] = found
         return found
 
@@ -410,11 +461,11 @@ class World:
         assert not isinstance(call, Answer)
         return then, Step(
             choice=choice,
-            body=self.bounds.bodies[choice.copy],
+            bodies=frozenset(self.bounds.bodies[number] for number, _ in choice.messages),
             epoch=progress.run.epoch,
             first=before.receives < choice.receive,
             advances=then.epoch > state.epoch,
-            ends=all(p.run.receive != choice.receive for p in copy.live),
+            ends=all(p.run != progress.run for p in copy.live),
             call=call,
             reply=reply,
             answer=answer if isinstance(answer, Answer) else None,
@@ -423,22 +474,23 @@ class World:
     async def _carry_out(
         self, state: State, choice: Choice
     ) -> tuple[State, Progress, Reply | None]:
-        number, fault = choice.copy, choice.fault
-        copy = state.copies[number]
+        fault = choice.fault
+        copies = list(state.copies)
         epoch = state.epoch
-        for progress in copy.live:
-            if progress.run.receive == choice.receive:
+        for progress in copies[choice.copy].live:
+            if progress.run.messages == choice.messages:
                 break
         else:
-            progress = self._start(state, number)
+            progress = self._start(state, [number for number, _ in choice.messages])
             epoch = progress.run.epoch
-            copy = copy._replace(receives=choice.receive, live=(*copy.live, progress))
+            self._receive(copies, progress)
         todo = await self.learned.next(progress)
         contents, previous = state.contents, state.previous
         authors, marks = state.authors, state.marks
         reply: Reply | None = None
         if choice.call is None or not isinstance(todo, Call):
-            copy = self._end(copy, progress, todo, fault)
+            for place, (number, _) in enumerate(progress.run.messages):
+                copies[number] = self._end(copies[number], progress, place, todo, fault)
         else:
             goes_on = progress
             if fault is Fault.STALE_READ:
@@ -449,36 +501,58 @@ class World:
                 if contents is not state.contents or reply.wrote:
                     authors, marks = self._watch(state, progress.run, todo, contents)
                     if fault is Fault.LOST_REPLY and reply.wrote:
-                        marks = _with(marks, LOST_WRITE, f"{number} {choice.receive}")
+                        marks = _with(marks, LOST_WRITE, f"{choice.copy} {choice.receive}")
                     previous = self._remember(state, contents)
                 goes_on = progress.after(LOST if fault is Fault.LOST_REPLY else reply)
             elif fault is Fault.THROTTLE:
                 goes_on = progress.after(THROTTLED)
-            if fault in _ENDS_AT_CALL:
-                copy = self._failed(copy, progress)
-            elif goes_on is not progress:
-                live = tuple(goes_on if p is progress else p for p in copy.live)
-                copy = copy._replace(live=live)
+            for number, _ in progress.run.messages:
+                copy = copies[number]
+                if fault in _ENDS_AT_CALL:
+                    copies[number] = self._failed(copy, progress)
+                elif goes_on is not progress:
+                    live = tuple(goes_on if p is progress else p for p in copy.live)
+                    copies[number] = copy._replace(live=live)
         if fault is Fault.REDELIVER:
-            again = self.learned.start(Run(number, copy.receives + 1, epoch))
-            copy = copy._replace(receives=copy.receives + 1, live=(*copy.live, again))
+            first, *others = self._again(copies, progress.run, todo)
+            self._receive(copies, self.learned.start(Run(*first, epoch, tuple(others))))
         used = state.used if fault is None else self._spend(state.used, fault)
         if previous and not self._may_be_stale(used):
             previous = ()
-        if authors and all(p.run is not progress.run for p in copy.live):
+        if authors and all(p.run is not progress.run for p in copies[choice.copy].live):
             authors = tuple(a for a in authors if a[1] != progress.run)
-        copies = (*state.copies[:number], copy, *state.copies[number + 1 :])
-        then = State(contents, previous, copies, epoch, used, authors, marks)
+        then = State(contents, previous, tuple(copies), epoch, used, authors, marks)
         return then, progress, reply
 
+    @staticmethod
+    def _receive(copies: list[CopyState], progress: Progress) -> None:
+        """The run of an event starts."""
+        for number, receive in progress.run.messages:
+            copy = copies[number]
+            copies[number] = copy._replace(receives=receive, live=(*copy.live, progress))
+
     def _end(
-        self, copy: CopyState, progress: Progress, todo: Call | Answer, fault: Fault | None
+        self,
+        copy: CopyState,
+        progress: Progress,
+        place: int,
+        todo: Call | Answer,
+        fault: Fault | None,
     ) -> CopyState:
+        """A run ends, for the copy at this place of its event."""
         if isinstance(todo, Call) or fault is Fault.CRASH_BEFORE_ANSWER:
             return self._failed(copy, progress)
-        answers = (*copy.answers, (progress.run.receive, progress.course, todo))
-        copy = copy._replace(answers=tuple(sorted(answers, key=lambda a: a[0])))
-        if not todo.succeeded:
+        messages = progress.run.messages
+        answered = Answered(
+            messages[place][1],
+            progress.course,
+            todo,
+            todo.deletes(place),
+            messages if len(messages) > 1 else (),
+        )
+        answers = (*copy.answers, answered)
+        copy = copy._replace(answers=tuple(sorted(answers, key=lambda a: a.receive)))
+        if not answered.succeeded:
             return self._failed(copy, progress)
         live = tuple(p for p in copy.live if p is not progress)
         return copy._replace(live=live, fate=Fate.DELETED)
@@ -534,7 +608,8 @@ class World:
             if call.everything and before.get(item) == now.get(item):
                 continue
             old, new = self._says(item, before.get(item)), self._says(item, now.get(item))
-            if old is not None and old.complete and authors.get(item) != run:
+            changed = new is not None and old is not None and new.details != old.details
+            if old is not None and old.complete and (changed or authors.get(item) != run):
                 marks = _with(marks, FindingKind.OVERWRITE, old.order)
             if new is None or not new.complete:
                 authors.pop(item, None)
@@ -559,7 +634,9 @@ class World:
             for number, copy in enumerate(state.copies)
         ]
         marks = tuple(mark for mark in state.marks if mark[0] != LOST_WRITE)
-        return Signature(state.contents.items, tuple(sorted(copies, key=repr)), marks)
+        if self.bounds.batch == 1:
+            copies.sort(key=repr)
+        return Signature(state.contents.items, tuple(copies), marks)
 
     def suspicions(self, state: State) -> tuple[FindingKind, ...]:
         """What the judge will probably find in a final state. It decides which signatures are
@@ -585,7 +662,12 @@ class World:
         for number, copy in enumerate(state.copies):
             order, details = self._meaning.message(number)
             details_stored = stored.get(order)
-            if details_stored is None:
+            if details is None:
+                if copy.fate is Fate.DELETED:
+                    found.add(FindingKind.POISON_ACKNOWLEDGED)
+                if details_stored is not None:
+                    found.add(FindingKind.POISON_STORED)
+            elif details_stored is None:
                 if order in dead:
                     found.add(FindingKind.DEAD_LETTERED_ORDER)
                 elif (INSERTED, order) in state.marks:
@@ -593,7 +675,7 @@ class World:
                 else:
                     found.add(FindingKind.LOST_ORDER)
             elif details == details_stored:
-                last = copy.answers[-1][2] if copy.answers else None
+                last = copy.answers[-1] if copy.answers else None
                 if copy.fate is Fate.DEAD_LETTERED or (last is not None and not last.succeeded):
                     found.add(FindingKind.DUPLICATE_FAILED)
             elif copy.fate is Fate.DELETED:

@@ -380,7 +380,7 @@ class PlanInfo:
     copies: int
     messages: int
     rate_per_s: float | None  # None: as fast as possible, latencies are then closed-loop
-    arrangement: str  # "burst", "interleaved" or "spread"
+    arrangement: str  # "burst", "interleaved", "spread", or "by" a function of the user's
     concurrency: int
     digest: str | None = None  # SHA-256 over the plan's rows: equal digests, equal plans
 

@@ -6,6 +6,7 @@ race matters here: what is no order is acknowledged, and details are not compare
 
 From the environment: ``TABLE_NAME``, and ``SHAPE``, a JSON list of
 
+* what is around an order: ``sns``, ``eventbridge`` or nothing,
 * the place of the order's id in the body: names of members, indexes of lists,
 * the table's key attributes: their names, types and texts, in which ``{id}`` is the order's id,
 * attributes with the same value in every item: their names, types and texts,
@@ -20,13 +21,17 @@ from typing import Any
 import boto3
 
 _table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
-_id_place, _keys, _fixed, _details = json.loads(os.environ["SHAPE"])
+_envelope, _id_place, _keys, _fixed, _details = json.loads(os.environ["SHAPE"])
 
 
 def handler(event: dict[str, Any], context: Any) -> None:
     for record in event["Records"]:
         try:
             order = json.loads(record["body"], parse_float=Decimal)
+            if _envelope == "sns":
+                order = json.loads(order["Message"], parse_float=Decimal)
+            elif _envelope == "eventbridge":
+                order = order["detail"]
             order_id = str(at(order, _id_place))
             key = {
                 name: value_of(kind, text.replace("{id}", order_id)) for name, kind, text in _keys

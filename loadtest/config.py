@@ -34,7 +34,13 @@ from loadtest.fault_rules import (
     rules_of_table,
     with_flags,
 )
-from loadtest.order_settings import default_table_key, is_about_objects, order_shape
+from loadtest.order_settings import (
+    PlanFunction,
+    default_table_key,
+    is_about_objects,
+    order_shape,
+    planned_shape,
+)
 from loadtest.orders import OrderShape
 from loadtest.plan import Arrangement
 from loadtest.problems import Problems, did_you_mean, names_of, parse_section, unknown
@@ -123,6 +129,7 @@ class Settings:
     faults: FaultPlan = NO_FAULTS
     effects: tuple[EffectInfo, ...] = ()
     """Resources under their declared names."""
+    plan: PlanFunction | None = None  # makes the messages, of which ``order`` says the rest
     thresholds: tuple[Threshold, ...] | None = None
     """For ``loadtest check``; None: nothing is said about them."""
 
@@ -182,7 +189,7 @@ def _settings(
 ) -> Settings:
     problems = Problems(source.label, source.prefix, frozenset(given))
     merged = _merged(source, given, cwd)
-    settings = _checked(merged, problems)
+    settings = _checked(merged, source.base, problems)
     rules = _rules(merged.get("faults"), faults, cwd, settings, problems)
     if settings is not None:
         check_rules(rules, settings.queue, settings.load, problems)
@@ -375,7 +382,7 @@ _SECTIONS = (
 _ENVIRONMENT_PLACEHOLDER = re.compile(r'\{\{([^{}"]+)\}\}|\{([^{}"]+)\}')
 
 
-def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
+def _checked(data: dict[str, Any], base: Path, problems: Problems) -> Settings | None:
     """None only if there are problems. A broken section does not hide what is wrong in others."""
     for name in data:
         if name not in _SECTIONS:
@@ -389,7 +396,8 @@ def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
     if "code" not in handler_data and "handler" not in handler_data:
         handler_data |= {"code": Path(consumer.__file__).parent, "handler": "app.handler"}
         result_data = {"processed": "processed", "duplicate": "duplicate"} | result_data
-    if set(order_data) <= set(names_of(OrderSection)) - {"key", "body"}:
+    by_function = "plan" in order_data
+    if not by_function and set(order_data) <= set(names_of(OrderSection)) - {"key", "body"}:
         order_data = {**_REFERENCE_ORDER, **order_data}
 
     tables = _tables(data.get("table"), default_table_key(order_data), problems)
@@ -420,10 +428,16 @@ def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
             )
     queue = parse_section(QueueSettings, queue_data, "queue", problems)
 
-    order = order_shape(order_data, orders_table, problems)
-    load_data.setdefault("conflicts", 0.05 if order_data.get("conflict") else 0.0)
+    planned = order = None
+    if by_function:
+        planned = planned_shape(order_data, orders_table, base, problems)
+        order = None if planned is None else planned[0]
+    else:
+        order = order_shape(order_data, orders_table, problems)
+    may_conflict = by_function or order_data.get("conflict")
+    load_data.setdefault("conflicts", 0.05 if may_conflict else 0.0)
     load = parse_section(LoadSettings, load_data, "load", problems)
-    if load and load.conflicts > 0 and not order_data.get("conflict"):
+    if load and load.conflicts > 0 and not may_conflict:
         problems.add(
             "load.conflicts",
             "needs order.conflict, the fields in which two messages of one order may differ",
@@ -452,6 +466,7 @@ def _checked(data: dict[str, Any], problems: Problems) -> Settings | None:
         expect,
         effects=tuple(effect for effect in effects if effect is not None),
         thresholds=thresholds,
+        plan=None if planned is None else planned[1],
     )
 
 

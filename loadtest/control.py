@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import consumer
+from analysis.errors import UsageError
 from analysis.item_kinds import ANYTHING, ORDER_ID
 from analysis.schema import TableRole
 from loadtest import paths
@@ -22,7 +23,15 @@ def control_settings(settings: Settings) -> Settings:
 
     It fits every order that a body template makes: where its key and its details are in a body
     is known.
+
+    :raises UsageError: the messages are made by a function, or tell of objects in a bucket.
     """
+    if settings.plan is not None or settings.order.has_objects:
+        why = "order.plan" if settings.plan is not None else 'order.envelope "s3"'
+        raise UsageError(
+            f"--control: goes without {why}: the control's handler reads orders from messages "
+            "that are made by order.body. Check the load with loadtest mutants instead."
+        )
     table = next(table for table in settings.tables if table.role is TableRole.ORDERS)
     kind = table.order_items
     keys = [(table.key, table.key_type, ORDER_ID)]
@@ -39,8 +48,10 @@ def control_settings(settings: Settings) -> Settings:
     fixed = [(name, "S", texts[0]) for name, texts in complete_when.items() if texts]
     sample = sample_body(settings.order)
     places = {name: paths.find(sample, name) for name in settings.order.attributes}
+    envelope = settings.order.envelope
     shape = json.dumps(
         [
+            None if envelope is None else envelope.kind,
             places[settings.order.key],
             keys,
             fixed,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Any
 
 from analysis.item_kinds import ORDER_ID
@@ -13,13 +15,20 @@ from consumer.ledger import STAMP
 from loadtest import orders, paths
 from loadtest.orders import Dice, EnvelopeKind, OrderShape, Value
 from loadtest.problems import Problems, did_you_mean, names_of, parse_section, unknown
-from loadtest.sections import FieldSection, OrderSection, TableSettings, shown
+from loadtest.sections import (
+    FieldSection,
+    OrderSection,
+    PlanOrderSection,
+    TableSettings,
+    shown,
+)
 
 MAX_BODY_BYTES = 1_047_552
 """SQS takes 1 MiB a message; 1 KiB of it is left for message attributes."""
-_ATTRIBUTE_NAME = r"(?i)(?!(aws|amazon)\.)(?=.{1,256}$)[a-z0-9_-]+(\.[a-z0-9_-]+)*"
+ATTRIBUTE_NAME = r"(?i)(?!(aws|amazon)\.)(?=.{1,256}$)[a-z0-9_-]+(\.[a-z0-9_-]+)*"
 """Of a message attribute (SQS developer guide, "Amazon SQS message metadata")."""
-_MAX_ATTRIBUTES = 9
+ATTRIBUTE_TYPE = r"(String|Number|Binary)(\.[A-Za-z0-9_.-]{1,240})?"
+MAX_ATTRIBUTES = 9
 _SENDERS = {EnvelopeKind.S3: "S3", EnvelopeKind.EVENTBRIDGE: "EventBridge"}
 
 
@@ -53,6 +62,52 @@ def order_shape(
     return _shape(section, valid, orders_table, problems)
 
 
+def planned_shape(
+    data: Mapping[str, Any],
+    orders_table: TableSettings | None,
+    directory: Path,
+    problems: Problems,
+) -> tuple[OrderShape, PlanFunction] | None:
+    """What is known of orders whose messages a function makes, and the function.
+
+    :param data: ``[order]`` as it was read.
+    :param directory: of the configuration file.
+    """
+    own = {}
+    for name, value in data.items():
+        if name in names_of(PlanOrderSection):
+            own[name] = value
+        else:
+            problems.add(f"order.{name}", "goes without plan: its function makes the messages")
+    section = parse_section(PlanOrderSection, own, "order", problems)
+    if section is None or orders_table is None:
+        return None
+    attribute = id_attribute(section.key, section.item, orders_table)
+    shape = OrderShape(
+        section.key,
+        "",
+        {},
+        {section.key: attribute},
+        key_type=orders_table.key_type,
+        key_form=_key_form(orders_table, attribute),
+    )
+    module, _, function = section.plan.partition(":")
+    return shape, PlanFunction(directory, module, function, section.item)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFunction:
+    """``[order] plan``: a function of the user's that makes the messages."""
+
+    directory: Path  # where its module is found
+    module: str
+    function: str
+    item: Mapping[str, str | None]  # [order] item
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.function}"
+
+
 def default_table_key(data: Mapping[str, Any]) -> str:
     """The key of a table that is made for these orders: called as the order's id is.
 
@@ -61,7 +116,8 @@ def default_table_key(data: Mapping[str, Any]) -> str:
     key, body = data.get("key"), data.get("body")
     if not isinstance(key, str):
         return "id"
-    is_member = not isinstance(body, str) or f'"{key}"' in body
+    # Without a body it is made of the fields, by their names as they stand.
+    is_member = "plan" not in data and (not isinstance(body, str) or f'"{key}"' in body)
     return key if is_member else key.rpartition(".")[2] or key
 
 
@@ -150,31 +206,16 @@ def _attributes(
     orders_table: TableSettings,
     problems: Problems,
 ) -> dict[str, str]:
-    """The details of an order and where they are in its item: the members of the object that
-    has the order's key, under their own names, and what ``item`` says beside."""
-    key_path = paths.find(details, section.key)
-    assert key_path is not None
-    prefix = "".join(f"{step}." for step in key_path[:-1])
-    order = paths.at(details, key_path[:-1])
-    members = [f"{prefix}{name}" for name in order] if isinstance(order, dict) else []
-    there = set(members)
+    """Those of :func:`compared_attributes`, if they can be told apart."""
     for name in section.item:
-        path = paths.find(details, name)
-        if path is None:
-            text = f"the body has no such field{did_you_mean(name, members)}"
-            problems.add(f"order.item.{name}", text)
-            continue
-        for end in range(len(key_path), len(path)):
-            # Told apart: the member as a whole is not compared any more.
-            there.discard(".".join(map(str, path[:end])))
-        there.add(name)
-    attributes: dict[str, str] = {}
-    for name in dict.fromkeys([*members, section.key, *section.item]):
-        attribute = section.item.get(name, name.removeprefix(prefix))
-        if name == section.key:
-            attributes[name] = section.item.get(name) or _id_attribute(orders_table)
-        elif name in there and attribute is not None:
-            attributes[name] = attribute
+        if paths.find(details, name) is None:
+            known = compared_attributes(section.key, {}, details, "")
+            problems.add(
+                f"order.item.{name}", f"the body has no such field{did_you_mean(name, known)}"
+            )
+    attributes = compared_attributes(
+        section.key, section.item, details, id_attribute(section.key, section.item, orders_table)
+    )
     for name, attribute in attributes.items():
         for other, others in attributes.items():
             if other == name:
@@ -226,11 +267,47 @@ def _is_compared(shape: OrderShape, name: str) -> bool:
     return first != second
 
 
-def _id_attribute(table: TableSettings) -> str:
-    """The part of the primary key that the order's id is in."""
+def id_attribute(key: str, item: Mapping[str, str | None], table: TableSettings) -> str:
+    """The attribute of an order's item that holds its id: what ``item`` says, else the part of
+    the primary key that it is in."""
+    named = item.get(key)
+    if named is not None:
+        return named
     kind = table.order_items
     in_sort = kind is not None and ORDER_ID not in (kind.key or "")
     return table.sort if in_sort and table.sort is not None else table.key
+
+
+def compared_attributes(
+    key: str, item: Mapping[str, str | None], details: Mapping[str, Any], key_attribute: str
+) -> dict[str, str]:
+    """The details of an order and where they are in its item: the members of the object that
+    has the order's id, under their own names, and what ``[order] item`` says beside.
+
+    :param key: where the order's id is; it is there.
+    :param details: a body.
+    """
+    key_path = paths.find(details, key)
+    assert key_path is not None
+    prefix = "".join(f"{step}." for step in key_path[:-1])
+    order = paths.at(details, key_path[:-1])
+    members = [f"{prefix}{name}" for name in order] if isinstance(order, dict) else []
+    there = set(members)
+    for name in item:
+        path = paths.find(details, name)
+        for end in range(len(key_path), len(path or ())):
+            # Told apart: the member as a whole is not compared any more.
+            there.discard(".".join(map(str, (path or ())[:end])))
+        if path is not None:
+            there.add(name)
+    attributes: dict[str, str] = {}
+    for name in dict.fromkeys([*members, key, *item]):
+        attribute = item.get(name, name.removeprefix(prefix))
+        if name == key:
+            attributes[name] = key_attribute
+        elif name in there and attribute is not None:
+            attributes[name] = attribute
+    return attributes
 
 
 def _key_form(table: TableSettings, attribute: str) -> str | None:
@@ -248,7 +325,7 @@ def _message_attributes(
     names = {section.key, "id", *fields}
     for name, attribute in section.attributes.items():
         at = f"order.attributes.{name}"
-        if not re.fullmatch(_ATTRIBUTE_NAME, name):
+        if not re.fullmatch(ATTRIBUTE_NAME, name):
             text = "must be up to 256 letters, digits, _, - and single full stops within"
             problems.add(at, f"{text}; AWS. and Amazon. are taken")
         elif name == STAMP:
@@ -262,8 +339,8 @@ def _message_attributes(
             except InvalidOperation:
                 problems.add(at, f"is no number (got {shown(attribute.value)})")
         shapes.append(orders.AttributeShape(name, attribute.type, attribute.value))
-    if len(shapes) > _MAX_ATTRIBUTES:
-        text = f"may hold {_MAX_ATTRIBUTES}: SQS takes 10 a message, and one tells the run's own"
+    if len(shapes) > MAX_ATTRIBUTES:
+        text = f"may hold {MAX_ATTRIBUTES}: SQS takes 10 a message, and one tells the run's own"
         problems.add("order.attributes", text)
     return tuple(shapes)
 

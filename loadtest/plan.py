@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import itemgetter
 
-from analysis.schema import MessageKind
+from analysis.schema import MessageKind, OrderInfo
 from loadtest.envelopes import BUCKET, OUTER_POISON, Letter, wrapped
 from loadtest.orders import (
     Dice,
@@ -81,6 +81,8 @@ class Plan:
     messages: tuple[PlannedMessage, ...]
     objects: Mapping[str, str] = field(default_factory=dict)
     """Key -> content of what must be in the bucket that the messages tell of."""
+    order: OrderInfo | None = None
+    """What is compared of its items, where only the messages tell it."""
 
     def for_bucket(self, name: str) -> Plan:
         """The plan with the name of the bucket put in."""

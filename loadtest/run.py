@@ -39,6 +39,7 @@ from loadtest.doctor import Level, examine, examine_run
 from loadtest.event_loop import run_in_loop
 from loadtest.fault_rules import rule_info, rule_text
 from loadtest.plan import Plan, make_plan
+from loadtest.plan_function import plan_by
 from loadtest.stage import Stage, table_infos
 from loadtest.terminal import Reporter, Snapshot
 
@@ -68,7 +69,19 @@ def new_run_dir(out: Path, clock: Clock, holds: str = "run.json") -> tuple[str, 
 
 
 def plan_of(settings: Settings) -> Plan:
+    """
+    :raises UsageError: a plan function of the user's does not make one.
+    """
     load = settings.load
+    if settings.plan is not None:
+        told = {
+            "orders": load.orders,
+            "copies": load.copies,
+            "conflicts": load.conflicts,
+            "poison": load.poison,
+        }
+        arguments = {"seed": load.seed, "load": told}
+        return plan_by(settings.plan, settings.order, arguments, load.rate_per_s)
     return make_plan(
         settings.order,
         orders=load.orders,
@@ -113,11 +126,11 @@ def run_info(
             copies=load.copies,
             messages=len(plan.messages),
             rate_per_s=load.rate_per_s,
-            arrangement=load.arrangement,
+            arrangement=load.arrangement if settings.plan is None else f"by {settings.plan}",
             concurrency=load.concurrency,
             digest=plan.digest(),
         ),
-        order=settings.order_info(),
+        order=plan.order or settings.order_info(),
         tables=table_infos(settings),
         result=settings.result_info(),
         expect=settings.expect_info(),
@@ -145,7 +158,10 @@ def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list
             "plan",
             f"{len(plan.messages)} messages: {plan.orders()} orders x {load.copies} copies, "
             f"conflicts {load.conflicts:g}, poison {load.poison:g}, "
-            f"{load.arrangement}, {rate}, seed {load.seed}",
+            f"{load.arrangement}, {rate}, seed {load.seed}"
+            if settings.plan is None
+            else f"{len(plan.messages)} messages of {plan.orders()} orders by {settings.plan}, "
+            f"{rate}, seed {load.seed}",
         ),
         (
             "consumer",
@@ -220,17 +236,21 @@ def run(
     :raises OnceproofError: when the run could not be carried out; the directory keeps what
         was recorded, and says why.
     """
+    # First: what is wrong with them is told before anything is made.
+    plan = plan_of(settings)
+    twin = control_settings(settings) if control else None
     run_id, run_dir = new_run_dir(out, clock)
     recorded = [run_dir]
     info = _record(
-        settings, run_id, run_dir, endpoint_url, command, clock, reporter, control=control
+        settings, plan, run_id, run_dir, endpoint_url, command, clock, reporter, control=control
     )
-    if control and info.status is not RunStatus.INTERRUPTED:
+    if twin is not None and info.status is not RunStatus.INTERRUPTED:
         reporter.phase("the same load on the control, a read-then-write handler")
         recorded.append(run_dir / CONTROL_DIRECTORY)
         recorded[-1].mkdir()
         _record(
-            control_settings(settings),
+            twin,
+            plan,
             f"{run_id}-control",
             recorded[-1],
             endpoint_url,
@@ -259,6 +279,7 @@ def run(
 
 def _record(
     settings: Settings,
+    plan: Plan,
     run_id: str,
     run_dir: Path,
     endpoint_url: str | None,
@@ -270,7 +291,6 @@ def _record(
     advised: bool = True,
 ) -> RunInfo:
     """Flood and record; how it ended is in the directory's ``run.json`` too."""
-    plan = plan_of(settings)
     info = run_info(
         settings,
         plan,

@@ -401,16 +401,37 @@ def _envelope(value: object) -> object:
     )
 
 
+_Item = Annotated[
+    Mapping[str, Annotated[str | None, BeforeValidator(_attribute_name)]],
+    BeforeValidator(_flat),
+]
+
+
+class PlanOrderSection(Section):
+    """``[order]`` where a function makes the messages."""
+
+    plan: str
+    key: str = Field("id", min_length=1)
+    item: _Item = {}
+
+    @field_validator("plan")
+    @classmethod
+    def _names_a_function(cls, value: str) -> str:
+        if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", value):
+            raise ValueError(
+                "must be module:function, a function in a file beside this one "
+                f"(got {shown(value)})"
+            )
+        return value
+
+
 class OrderSection(Section):
     """``[order]`` without its generators."""
 
     key: str = Field(min_length=1)
     body: str
     conflict: _Texts = ()
-    item: Annotated[
-        Mapping[str, Annotated[str | None, BeforeValidator(_attribute_name)]],
-        BeforeValidator(_flat),
-    ] = {}
+    item: _Item = {}
     near_ids: float = Field(0.0, ge=0, le=1)
     spellings: bool = False
     poison: Annotated[

@@ -121,6 +121,7 @@ amount = { integer = [1, 10] }
 TABLE_NAME = "{table:orders}"
 BUCKET = "{bucket}"
 """
+S3_ORDER = 'key = "id"\nenvelope = "s3"\nn = { integer = [1, 2] }'
 S3_HANDLER = """
 def process(record):
     (found,) = json.loads(record["body"])["Records"]
@@ -235,3 +236,79 @@ def test_a_correct_handler_of_such_messages_passes(
         }
         (row,) = run.rows("SELECT body FROM messages WHERE kind = 'order' LIMIT 1")
         assert json.loads(row["body"])["detail"]["lines"]
+
+
+# --- a plan of one's own ----------------------------------------------------------------
+
+PLAN = """
+[order]
+plan = "consumer:orders"
+[handler.environment]
+TABLE_NAME = "{table:shop}"
+"""
+PLAN_FUNCTION = """
+import random
+
+import analysis
+
+
+def orders(seed, load):
+    print("not a message")
+    dice = random.Random(seed)
+    for number in range(load["orders"]):
+        order = {"id": f"n-{number}", "amount": dice.randint(1, 9)}
+        for copy in range(load["copies"]):
+            yield {
+                "key": order["id"],
+                "body": order,
+                "item": {"amount": order["amount"], "by": analysis.WHO},
+                "attributes": {"trace": b"\\x01" * (copy + 1)},
+            }
+        other = {"amount": 10, "by": analysis.WHO}
+        yield {"key": order["id"], "body": order | {"amount": 10}, "item": other}
+    yield {"body": "{", "kind": "poison"}
+"""
+KEYED_BY_MESSAGE = '''
+def process(record):
+    """Keyed by the message, so every copy of an order is an order. A conflict has no trace."""
+    assert record["messageAttributes"]["trace"]["binaryValue"].startswith("AQ")
+    order = checked(json.loads(record["body"]))
+    for pk, sk, more in (
+        ("ORDER#" + record["messageId"], "META", {"amount": {"N": str(order["amount"])}}),
+        ("ORDER#" + order["id"], "LINE#1", {}),
+    ):
+        item = {"pk": {"S": pk}, "sk": {"S": sk}, "by": {"S": "shop"}} | more
+        db.put_item(TableName=TABLE, Item=item)
+'''
+
+
+def test_a_plan_function_and_a_bug_in_a_single_table(tmp_path: Path, emulator_url: str) -> None:
+    """Its modules are called as ours are, and still are its own."""
+    (tmp_path / "consumer.py").write_text(PLAN_FUNCTION)
+    (tmp_path / "analysis.py").write_text('WHO = "shop"\n')
+    run = run_of(tmp_path, emulator_url, SINGLE + PLAN, KEYED_BY_MESSAGE, verdict=1)
+    found = {check.kind.value for check in run.verdict.checks if check.count}
+    assert found == {"wrong-key", "double-accept"}
+    assert (run.verdict.counts.copies, run.verdict.counts.conflicts) == (8, 4)
+    assert run.info.plan.arrangement == "by consumer:orders"
+    assert run.info.order.attributes == {"id": "pk", "amount": "amount", "by": "by"}
+
+
+@pytest.mark.parametrize(
+    ("command", "order", "why"),
+    [
+        (("run", "--control"), 'plan = "made:orders"', "--control: goes without order.plan"),
+        (("run", "--control"), S3_ORDER, '--control: goes without order.envelope "s3"'),
+        (("explore",), 'plan = "made:orders"', "explore goes without order.plan"),
+        (("explore",), S3_ORDER, 'explore goes without order.envelope "s3"'),
+    ],
+)
+def test_what_makes_messages_of_its_own_refuses_those(
+    tmp_path: Path, command: tuple[str, ...], order: str, why: str
+) -> None:
+    (tmp_path / "loadtest.toml").write_text(f"[order]\n{order}\n")
+    (tmp_path / "made.py").write_text("def orders(**_): yield {'key': 1, 'body': {'id': 1}}\n")
+    end = loadtest(*command, cwd=tmp_path)
+    assert end.code == 2
+    assert why in end.said
+    assert not (tmp_path / "runs").exists()

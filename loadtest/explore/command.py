@@ -152,6 +152,13 @@ def run_explore(
     :raises OnceproofError: it could not be carried out.
     """
 
+    if settings.plan is not None or settings.order.has_objects:
+        why = "order.plan" if settings.plan is not None else 'order.envelope "s3"'
+        raise UsageError(
+            f"explore goes without {why}: it makes a few messages of its own, anew for each "
+            "schedule, by order.body. Describe the same order there, or use loadtest run."
+        )
+
     async def work() -> Exploration:
         with contextlib.nullcontext() if stop is None else stop.on_signals():
             return await _explore(settings, asked, place, telling, stop or Stop())

@@ -22,7 +22,7 @@ from analysis.findings import (
     FindingGroup,
     FindingKind,
 )
-from analysis.schema import TableRole
+from analysis.schema import Observation, TableRole
 from analysis.scratch import lacks_room
 from analysis.store import Evidence
 from analysis.text import short_item, visible
@@ -42,6 +42,7 @@ class Check:
     assumption: str
     sentence: str  # explains one row, which fills in the names
     needs: tuple[str, ...]  # tables that must have all their rows
+    sees: tuple[Observation, ...]  # what the run must have been able to show
     after_end: bool = False  # asks for what had not happened: only a run that ended can tell
     needs_results: bool = False
 
@@ -53,6 +54,7 @@ CHECKS: tuple[Check, ...] = (
         "the store returns the old item together with the write that replaced it",
         "Call {call_id} replaced an item in {resource}: {before} became {after}.",
         needs=("calls", "call_items"),
+        sees=(Observation.WRITES,),
     ),
     Check(
         FindingKind.DOUBLE_ACCEPT,
@@ -60,6 +62,7 @@ CHECKS: tuple[Check, ...] = (
         "the store returns the old item together with the write",
         "Order {order_key} was inserted {inserts} times (different items: {items}).",
         needs=("calls", "call_items", "deliveries", "messages", "faults"),
+        sees=(Observation.CALLS,),
     ),
     Check(
         FindingKind.PHANTOM_WRITE,
@@ -67,6 +70,7 @@ CHECKS: tuple[Check, ...] = (
         "the plan names every message before the first one is sent",
         "The item under {item_key} in {resource} says {image}; no message of its order does.",
         needs=_WRITES,
+        sees=(Observation.ITEMS,),
     ),
     Check(
         FindingKind.WRONG_KEY,
@@ -74,6 +78,7 @@ CHECKS: tuple[Check, ...] = (
         "a handler writes only the orders of the messages it was given",
         "An item of {owner} was stored under the key {item_key} in {resource}.",
         needs=_WRITES,
+        sees=(Observation.CALLS,),
     ),
     Check(
         FindingKind.LOST_ORDER,
@@ -81,6 +86,7 @@ CHECKS: tuple[Check, ...] = (
         "the final items are read strongly consistently after all environments stopped",
         "Order {order_key} has no item, yet all its messages ({messages}) were deleted as done.",
         needs=(*_FATES, "items"),
+        sees=(Observation.ENDS, Observation.ITEMS),
         after_end=True,
     ),
     Check(
@@ -90,6 +96,7 @@ CHECKS: tuple[Check, ...] = (
         "Call {call_id} left {written} in {resource}; in the end there was {final} under "
         "{item_key}, and no write explains that.",
         needs=("calls", "call_items", "items"),
+        sees=(Observation.CALLS,),
         after_end=True,
     ),
     Check(
@@ -99,6 +106,7 @@ CHECKS: tuple[Check, ...] = (
         "Message {message_no} says {sent}, but {stored} was stored for order {order_key}, and "
         "the message was deleted as done.",
         needs=_FATES,
+        sees=(Observation.ENDS, Observation.ITEMS),
     ),
     Check(
         FindingKind.POISON_ACKNOWLEDGED,
@@ -106,6 +114,7 @@ CHECKS: tuple[Check, ...] = (
         "the plan knows which messages are poison",
         "Message {message_no} is poison and was deleted as done.",
         needs=_FATES,
+        sees=(Observation.ENDS,),
     ),
     Check(
         FindingKind.POISON_STORED,
@@ -113,6 +122,7 @@ CHECKS: tuple[Check, ...] = (
         "the plan knows which messages are poison",
         "The poison message {order_key} left the item {item_key} in {resource}.",
         needs=(*_WRITES, "items"),
+        sees=(Observation.ITEMS,),
     ),
     Check(
         FindingKind.DUPLICATE_FAILED,
@@ -121,6 +131,7 @@ CHECKS: tuple[Check, ...] = (
         "Message {message_no} says exactly what was already stored for order {order_key}, and "
         "was dead-lettered (receives: {receives}).",
         needs=(*_FATES, "invocations"),
+        sees=(Observation.WRITES, Observation.DELIVERIES, Observation.ENDS),
     ),
     Check(
         FindingKind.UNJUSTIFIED_REJECTION,
@@ -128,6 +139,7 @@ CHECKS: tuple[Check, ...] = (
         "times are from one clock; equal times are concurrent; an unknown write may have happened",
         "For order {order_key}, {what}, and no write that began before could have caused it.",
         needs=_WRITES,
+        sees=(Observation.CALLS,),
     ),
     Check(
         FindingKind.SELF_CONFLICT,
@@ -136,6 +148,7 @@ CHECKS: tuple[Check, ...] = (
         "Call {call_id} was rejected because of call {own_call_id}, the same invocation's own "
         "earlier attempt, and {what}.",
         needs=(*_FATES, "invocations", "items", "results", "effects"),
+        sees=(Observation.CALLS,),
     ),
     Check(
         FindingKind.RESULT_MISMATCH,
@@ -143,6 +156,7 @@ CHECKS: tuple[Check, ...] = (
         "all writes of the handlers pass through the gateway",
         "Message {message_no} was reported as {result}, but {but}.",
         needs=_WRITES,
+        sees=(Observation.RESULTS, Observation.CALLS),
         needs_results=True,
     ),
     Check(
@@ -152,6 +166,7 @@ CHECKS: tuple[Check, ...] = (
         "Message {message_no} of order {order_key} was answered with another {fields} than the "
         "stored {details}.",
         needs=_WRITES,
+        sees=(Observation.RESULTS,),
         needs_results=True,
     ),
     Check(
@@ -160,6 +175,7 @@ CHECKS: tuple[Check, ...] = (
         "times are from one clock of one host",
         "A message of order {order_key} was deleted {moment}.",
         needs=_WRITES,
+        sees=(Observation.CALLS,),
     ),
     Check(
         FindingKind.BATCH_MISREPORT,
@@ -167,6 +183,7 @@ CHECKS: tuple[Check, ...] = (
         "the answer is read by the rules of AWS's event source mapping",
         "In invocation {invocation_id}, message {message_no} {what}.",
         needs=(*_WRITES, "acks", "results", "faults"),
+        sees=(Observation.RESULTS,),
     ),
     Check(
         FindingKind.DUPLICATE_EFFECT,
@@ -174,6 +191,7 @@ CHECKS: tuple[Check, ...] = (
         "every call that counts as the effect passes through the gateway and names its order",
         "The effect {effect} of order {order_key} happened {times}.",
         needs=(*_FATES, "effects"),
+        sees=(Observation.CALLS,),
     ),
     Check(
         FindingKind.MISSING_EFFECT,
@@ -182,6 +200,7 @@ CHECKS: tuple[Check, ...] = (
         "Order {order_key} is stored and its messages are settled, and the effect {effect} never "
         "happened.",
         needs=(*_FATES, "items", "effects"),
+        sees=(Observation.CALLS,),
         after_end=True,
     ),
     Check(
@@ -190,6 +209,7 @@ CHECKS: tuple[Check, ...] = (
         "the dead-letter queue is read until the run ends",
         "Order {order_key} is valid, was dead-lettered and has no item (messages: {messages}).",
         needs=(*_FATES, "items"),
+        sees=(Observation.DELIVERIES, Observation.ENDS, Observation.ITEMS),
         after_end=True,
     ),
     Check(
@@ -198,6 +218,7 @@ CHECKS: tuple[Check, ...] = (
         "a message whose receives are spent moves to the dead-letter queue when it is due",
         "For order {order_key}, {what}.",
         needs=(*_FATES, "items"),
+        sees=(Observation.CALLS,),
         after_end=True,
     ),
     Check(
@@ -206,6 +227,7 @@ CHECKS: tuple[Check, ...] = (
         "the tables were read before the first message and after the last",
         "The item {item_key} in {resource} does not belong to this run and was changed.",
         needs=("items",),
+        sees=(Observation.OTHER_ITEMS,),
     ),
 )
 
@@ -240,7 +262,8 @@ def prepare(evidence: Evidence) -> None:
             $visibility_timeout_ns AS visibility_timeout_ns,
             $max_receive_count AS max_receive_count, $drop_poison AS drop_poison,
             $report_batch_item_failures AS report_batch_item_failures,
-            $names_processed AS names_processed
+            $names_processed AS names_processed, $sees_calls AS sees_calls,
+            $sees_writes AS sees_writes
         """,
         {
             "ended": evidence.ended,
@@ -250,6 +273,8 @@ def prepare(evidence: Evidence) -> None:
             "drop_poison": run.expect.poison == "drop",
             "report_batch_item_failures": run.report_batch_item_failures,
             "names_processed": run.result.processed is not None,
+            "sees_calls": Observation.CALLS not in run.not_observable,
+            "sees_writes": Observation.WRITES not in run.not_observable,
         },
     )
     make_base(evidence)
@@ -306,6 +331,9 @@ def _report(check: Check, status: CheckStatus, note: str | None = None) -> Check
 def _obstacle(check: Check, evidence: Evidence) -> str | None:
     """Why the evidence cannot answer the check."""
     run = evidence.run
+    hidden = [kind for kind in check.sees if kind in run.not_observable]
+    if hidden:
+        return " ".join(run.not_observable[kind] for kind in hidden)
     damaged = sorted(evidence.damaged.intersection(check.needs))
     if damaged:
         return f"Rows are missing in: {', '.join(damaged)}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from analysis.base import make_base, slices
 from analysis.faults import count_faults
 from analysis.findings import Exposure
+from analysis.schema import Observation
 from analysis.store import Evidence
 
 # From the first call of an invocation to the end of its last one, for each of its orders; poison
@@ -27,6 +28,15 @@ WITH stretches AS (
 SELECT a.order_no, w.first_at, w.last_at
 FROM assigned a JOIN windows w USING (invocation_id)
 WHERE NOT a.poison AND a.invocation_id BETWEEN $first AND $last
+"""
+
+# Where calls are not observable: from the start of an invocation to its end. An invocation that
+# merely ran at the same time then counts as well.
+_WHOLE_INTERVALS = """
+INSERT INTO intervals
+SELECT a.order_no, i.started_at, i.ended_at
+FROM assigned a JOIN invocations i USING (invocation_id)
+WHERE NOT a.poison AND i.ended_at IS NOT NULL AND a.invocation_id BETWEEN $first AND $last
 """
 
 # One sweep over the starts and ends of all intervals, order by order. At equal times starts
@@ -81,8 +91,10 @@ def make_overlaps(evidence: Evidence) -> None:
     ):
         make_base(evidence)
         evidence.rows(_MAKE_INTERVALS)
+        by_call = Observation.CALLS not in evidence.run.not_observable
+        intervals = _INTERVALS if by_call else _WHOLE_INTERVALS
         for first, last in slices(evidence, "assigned", "invocation_id"):
-            evidence.rows(_INTERVALS, {"first": first, "last": last})
+            evidence.rows(intervals, {"first": first, "last": last})
         evidence.rows(_OVERLAPS)
         evidence.rows("DROP TABLE intervals")
 

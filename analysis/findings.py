@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from analysis.schema import Observation
+
 MAX_SHOWN = 100
 """Findings of one kind that are told one by one; the count is always exact."""
 
@@ -257,3 +259,5 @@ class Verdict:
     timing: Timing | None
     notes: tuple[str, ...] = field(default=())  # facts a reader must know: damaged evidence, ...
     control: Control | None = None  # None: none was asked for
+    not_observable: dict[Observation, str] = field(default_factory=dict)
+    """What the run could not show, and why. What is counted of it is not what happened."""

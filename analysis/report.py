@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -50,7 +50,7 @@ from analysis.lanes import (
 )
 from analysis.plots import PALETTE, Plot, render_plots
 from analysis.proofs import fault_line, faults_text, group_head, step_time
-from analysis.schema import AckOutcome, RunInfo
+from analysis.schema import AckOutcome, Observation, RunInfo
 from analysis.store import Evidence, open_evidence
 from analysis.summary import write_summary
 from analysis.text import count, duration_text, milliseconds, quoted, visible
@@ -223,9 +223,10 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Figure:
     label: str
-    value: int
+    value: int | None  # None: not observable
     note: str = ""
     bad: bool = False
+    of: Observation | None = None  # what it is counted from, where not every run has that
 
 
 def _render(
@@ -355,27 +356,44 @@ def _utc(time: int | datetime) -> str:
 def _numbers(verdict: Verdict) -> list[Figure]:
     counts, exposure = verdict.counts, verdict.exposure
     findings = sum(check.count for check in verdict.checks)
-    return [
+    figures = [
         Figure("messages sent", counts.accepted_messages, _planned(counts)),
         Figure("orders", counts.orders),
-        Figure("deliveries", counts.deliveries, f"{counts.redeliveries:,} of them again"),
-        Figure("accepted writes", counts.accepted_writes),
-        Figure("conditional rejections", counts.rejected_writes),
-        Figure("writes failed", counts.failed_writes, f"and {counts.unknown_writes:,} unknown"),
-        Figure("reported processed", counts.processed),
-        Figure("reported duplicate", counts.duplicates),
-        Figure("reported failed", counts.failed),
-        Figure("acknowledged", counts.deleted, "deleted from the queue"),
-        Figure("dead-lettered", counts.dead_lettered),
+        Figure(
+            "deliveries",
+            counts.deliveries,
+            f"{counts.redeliveries:,} of them again",
+            of=Observation.DELIVERIES,
+        ),
+        Figure("accepted writes", counts.accepted_writes, of=Observation.WRITES),
+        Figure("conditional rejections", counts.rejected_writes, of=Observation.CALLS),
+        Figure(
+            "writes failed",
+            counts.failed_writes,
+            f"and {counts.unknown_writes:,} unknown",
+            of=Observation.CALLS,
+        ),
+        Figure("reported processed", counts.processed, of=Observation.RESULTS),
+        Figure("reported duplicate", counts.duplicates, of=Observation.RESULTS),
+        Figure("reported failed", counts.failed, of=Observation.RESULTS),
+        Figure("acknowledged", counts.deleted, "deleted from the queue", of=Observation.ENDS),
+        Figure("dead-lettered", counts.dead_lettered, of=Observation.ENDS),
         Figure("not settled", counts.unsettled, bad=counts.unsettled > 0),
         Figure("items stored", counts.stored_items),
         Figure(
             "overlapping pairs",
             exposure.overlapping_pairs,
             f"in {exposure.contended_orders:,} of {count(exposure.contestable_orders, 'order')}",
+            of=Observation.DELIVERIES,
         ),
-        Figure("most in flight of one order", exposure.most_in_flight),
+        Figure("most in flight of one order", exposure.most_in_flight, of=Observation.DELIVERIES),
         Figure("findings", findings, bad=findings > 0),
+    ]
+    return [
+        replace(figure, value=None, note="not observable", bad=False)
+        if figure.of in verdict.not_observable
+        else figure
+        for figure in figures
     ]
 
 

@@ -90,6 +90,18 @@ class Phase(StrEnum):
     AFTER = "after"  # strongly consistent read after all environments were stopped
 
 
+class Observation(StrEnum):
+    """A part of the evidence that not every target can show."""
+
+    CALLS = "calls"  # every wire attempt, with the invocation that made it
+    WRITES = "writes"  # accepted writes to tables of role orders, with the items before and after
+    DELIVERIES = "deliveries"  # which message was given to which invocation
+    ENDS = "ends"  # whether each message was deleted or dead-lettered
+    RESULTS = "results"  # what the consumer reported for each message
+    ITEMS = "items"  # final items of the run's own orders
+    OTHER_ITEMS = "other-items"  # all others, of reference tables too
+
+
 class TableRole(StrEnum):
     ORDERS = "orders"
     GUARD = "guard"
@@ -130,7 +142,9 @@ class Delivery:
     message_no: int | None  # None: not one of the plan's messages
     receive_count: int  # ApproximateReceiveCount as the queue stated it
     received_at: int
-    invocation_id: int | None  # None: received, never given to the handler
+    invocation_id: int | None
+    """None: received, never given to the handler; where deliveries are not observable, also when
+    it is not known to which invocation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +174,12 @@ class Call:
     KEY: ClassVar[tuple[str, ...]] = ("call_id",)
 
     call_id: int
-    invocation_id: int | None  # None: made outside any invocation (during init)
+    invocation_id: int | None
+    """None: made outside any invocation (during init); not known where calls are not observable."""
     attempt: int  # 1, or more when the SDK sent the same request again
     sdk_id: str | None  # amz-sdk-invocation-id: the same for all attempts of one SDK call
     service: str  # "dynamodb", "sqs", ... as in the credential scope
-    operation: str  # "PutItem"
+    operation: str  # "PutItem"; of a record in a table's stream INSERT, MODIFY or REMOVE
     resource: str | None  # table or queue name when the call has exactly one
     request: str | None  # request text (bounded, receipt handles removed)
     sent_at: int
@@ -409,6 +424,21 @@ class EffectInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class DeployedInfo:
+    """The deployed stack of a run with target "aws": enough to find what the run put there."""
+
+    account_id: str
+    region: str
+    endpoint_url: str | None  # None: AWS itself
+    function: str
+    queue_url: str
+    dead_letter_url: str | None
+    log_group: str
+    streams_enabled: tuple[str, ...] = ()  # tables whose stream this run switched on
+    items_kept: bool = False  # asked to leave the run's own items where they are
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """``run.json``: what was asked, and how it ended. Judging needs nothing else beside
     the evidence tables."""
@@ -416,7 +446,7 @@ class RunInfo:
     run_id: str
     tool_version: str
     created_at: int
-    target: str  # "local" or "endpoint"
+    target: str  # "local", "endpoint" or "aws"
     handler: str  # "app.handler"
     code: str
     timeout_s: float
@@ -444,6 +474,9 @@ class RunInfo:
     """Whether the same load was then put on a handler with a known race: a run of its own,
     in the directory ``control`` of this one."""
     cores: int | None = None  # that this process could use; None: not recorded
+    not_observable: dict[Observation, str] = field(default_factory=dict)
+    """What this run could not show, and why, one sentence each."""
+    deployed: DeployedInfo | None = None
 
 
 # --- items ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,7 @@ from analysis.findings import (
     VerdictWord,
 )
 from analysis.proofs import prove_examples
-from analysis.schema import RunStatus
+from analysis.schema import Observation, RunInfo, RunStatus
 from analysis.store import Evidence, load_run, open_evidence
 from analysis.timing import measure
 
@@ -86,11 +87,14 @@ SELECT count(*) FILTER (sent_at - intended_at > $budget_ns) AS late, count(*) AS
 FROM messages WHERE sent_at IS NOT NULL
 """
 
+_INDISPENSABLE = (Observation.WRITES, Observation.ENDS, Observation.ITEMS)
+
 _OPEN_QUESTIONS = {
     "unknown-write": "{n} write(s) may or may not have happened",
     "unknown-before": "{n} accepted write(s) may have replaced an item that is not known",
     "unrecorded-item": "{n} stored item(s) were written by no recorded call",
     "unknown-effect": "{n} side effect(s) may or may not have happened",
+    "unknown-writer": "{n} write(s) may be a copy's or a further step of the same work",
     "unread-call": "{n} call(s) may have written items that were not understood",
 }
 
@@ -136,6 +140,7 @@ def judge(run_dir: Path) -> Verdict:
             timing=measure(evidence),
             notes=(*_notes(evidence, exposure, checks), *untold),
             control=control,
+            not_observable=evidence.run.not_observable,
         )
 
 
@@ -186,7 +191,7 @@ def _rules(
     run = evidence.run
     rules = [
         _findings_rule(checks),
-        _exposure_rule(exposure, run.expect.contended_orders),
+        _exposure_rule(exposure, run),
         _drained_rule(evidence, counts),
         Rule(
             "sending",
@@ -198,6 +203,8 @@ def _rules(
     if run.plan.rate_per_s is not None:
         rules.append(_lag_rule(evidence, run.expect.send_lag_s))
     rules.append(_evidence_rule(evidence))
+    if run.not_observable:
+        rules.append(_observed_rule(run.not_observable))
     crashed = [check.kind for check in checks if check.status is CheckStatus.CRASHED]
     rules.append(
         Rule(
@@ -217,14 +224,16 @@ def _findings_rule(checks: tuple[CheckReport, ...]) -> Rule:
     return Rule(_NO_FINDINGS, not found, "none", ", ".join(found) or "none")
 
 
-def _exposure_rule(exposure: Exposure, minimum: float) -> Rule:
+def _exposure_rule(exposure: Exposure, run: RunInfo) -> Rule:
     contended, contestable = exposure.contended_orders, exposure.contestable_orders
     share = contended / contestable if contestable else 0.0
+    minimum, unseen = run.expect.contended_orders, run.not_observable.get(Observation.DELIVERIES)
     return Rule(
         "exposure",
         share >= minimum,
         f"copies overlapped in at least {minimum:.1%} of the orders with several messages",
-        f"{contended} of {contestable} ({share:.1%}), {exposure.overlapping_pairs} pairs",
+        f"{contended} of {contestable} ({share:.1%}), {exposure.overlapping_pairs} pairs"
+        + (f"; {unseen}" if unseen else ""),
     )
 
 
@@ -262,6 +271,17 @@ def _evidence_rule(evidence: Evidence) -> Rule:
         not evidence.notes,
         "no row of the evidence missing",
         " ".join(evidence.notes) or "complete",
+    )
+
+
+def _observed_rule(hidden: dict[Observation, str]) -> Rule:
+    """Without these a run cannot show that no key was overwritten, whatever else it shows."""
+    missing = [kind for kind in _INDISPENSABLE if kind in hidden]
+    return Rule(
+        "observed",
+        not missing,
+        "accepted writes, the end of every message and the final items can be observed",
+        " ".join(hidden[kind] for kind in missing) or "all of them",
     )
 
 
@@ -325,8 +345,16 @@ def _notes(
         if not rule.fired
     ]
     unseen = [
-        f"{check.kind} could not be judged: {check.note}"
-        for check in checks
-        if check.status is CheckStatus.NOT_OBSERVABLE
+        f"{', '.join(kinds)} could not be judged: {why}"
+        for why, kinds in unanswered(checks).items()
     ]
     return (*evidence.notes, *idle, *unseen)
+
+
+def unanswered(checks: Sequence[CheckReport]) -> dict[str, list[str]]:
+    """Why the evidence could not answer a check -> the kinds of those checks."""
+    found: dict[str, list[str]] = {}
+    for check in checks:
+        if check.status is CheckStatus.NOT_OBSERVABLE:
+            found.setdefault(check.note or "", []).append(check.kind)
+    return found

@@ -22,7 +22,9 @@ from analysis.baseline import Comparison, Status
 from analysis.findings import CheckStatus, Verdict, VerdictWord
 from analysis.proofs import check_text
 from analysis.query import Answer, TableText
+from analysis.schema import Observation
 from analysis.text import count, visible
+from analysis.verdict import unanswered
 from consumer.faults import KINDS, Kind, Where
 from loadtest.doctor import Advice, Level
 from loadtest.fault_rules import options_text
@@ -50,6 +52,7 @@ class Snapshot:
     dead_lettered: int
     queue_depth: int
     left_s: float | None  # None: not to be told yet
+    has_results: bool = True  # False: nobody sees what the handler reports
 
     @property
     def left(self) -> str:
@@ -61,11 +64,16 @@ class Snapshot:
 
     def line(self) -> str:
         left = f", {self.left}" if self.left else ""
+        results = (
+            f"processed {self.processed}  duplicates {self.duplicates}  failed {self.failed}  "
+            f"dead-lettered {self.dead_lettered}  "
+            if self.has_results
+            else ""
+        )
         return (
             f"{self.elapsed_s:5.1f} s  sent {self.sent}/{self.planned}  "
             f"settled {self.settled}/{self.planned}  in flight {self.in_flight}  "
-            f"processed {self.processed}  duplicates {self.duplicates}  failed {self.failed}  "
-            f"dead-lettered {self.dead_lettered}  queue {self.queue_depth}{left}"
+            f"{results}queue {self.queue_depth}{left}"
         )
 
 
@@ -156,12 +164,15 @@ def _live_view(snapshot: Snapshot) -> Group:
             snapshot.left if name == "settled" else f"{snapshot.elapsed_s:.0f} s",
         )
     figures = Table.grid(padding=(0, 3))
-    figures.add_row(
-        f"in flight {snapshot.in_flight}",
+    results = (
         f"processed {snapshot.processed}",
         f"duplicates {snapshot.duplicates}",
         f"failed {snapshot.failed}",
         f"dead-lettered {snapshot.dead_lettered}",
+    )
+    figures.add_row(
+        f"in flight {snapshot.in_flight}",
+        *(results if snapshot.has_results else ()),
         f"queue {snapshot.queue_depth}",
     )
     return Group(bars, figures)
@@ -248,6 +259,17 @@ def print_advice(console: Console, advice: Sequence[Advice]) -> None:
     console.print(Text(", ".join(counts), style="dim"))
 
 
+_COUNTED_FROM = {
+    "deliveries": Observation.DELIVERIES,
+    "accepted writes": Observation.WRITES,
+    "conditional rejections": Observation.CALLS,
+    "results": Observation.RESULTS,
+    "acknowledged": Observation.ENDS,
+    "dead-lettered": Observation.ENDS,
+    "overlapping pairs": Observation.DELIVERIES,
+}
+
+
 def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Path) -> None:
     """The short table, one line a rule, the findings by kind, and where the report is."""
     counts = verdict.counts
@@ -284,7 +306,10 @@ def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Pat
         struck = sum(rule.fired > 0 for rule in faults)
         rows.insert(-1, ("faults fired", fired, f"by {struck} of {len(faults)} rules"))
     for name, value, note in rows:
-        table.add_row(name, f"{value:,}", Text(note, style="dim"))
+        if _COUNTED_FROM.get(name) in verdict.not_observable:
+            table.add_row(name, "-", Text("not observable", style="dim"))
+        else:
+            table.add_row(name, f"{value:,}", Text(note, style="dim"))
     console.print(table)
     console.print()
     for rule in verdict.rules:
@@ -297,6 +322,8 @@ def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Pat
             console.print(Text(f"{check.kind} ({check.count:,})", style="bold red"))
             for line in check_text(check, shlex.quote(str(run_dir))):
                 console.print(Text(f"  {line}".rstrip()), soft_wrap=True)
+    for why, kinds in unanswered(verdict.checks).items():
+        console.print(Text(f"- not observable: {', '.join(kinds)}. {why}", style="dim"))
     console.print()
     console.print(Text(verdict.verdict, style=_STYLES[verdict.verdict]), end="")
     console.print(Text("".join(f"  {reason}" for reason in verdict.reasons)))

@@ -12,8 +12,12 @@ LEFT JOIN (
         SELECT message_no, received_at, deleted_at, result, at_once FROM handled
         WHERE message_no BETWEEN $first AND $last
         UNION ALL
-        SELECT message_no, received_at, NULL, NULL, false FROM deliveries
-        WHERE queue = 'queue' AND invocation_id IS NULL AND message_no BETWEEN $first AND $last
+        -- Given to no invocation, or not known to which.
+        SELECT d.message_no, d.received_at,
+            CASE WHEN a.outcome = 'deleted' THEN a.acked_at END, NULL, false
+        FROM deliveries d LEFT JOIN acks a USING (delivery_id)
+        WHERE d.queue = 'queue' AND d.invocation_id IS NULL
+            AND d.message_no BETWEEN $first AND $last
     ) GROUP BY message_no
 ) r USING (message_no)
 WHERE m.message_no BETWEEN $first AND $last

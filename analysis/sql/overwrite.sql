@@ -5,7 +5,8 @@
 -- A further write of the same invocation that leaves the details alone is a step of one work.
 -- So is the second attempt of an SDK whose first reply was lost. A write over a claim (an
 -- item that is not complete) is not an overwrite. What a poison message stored is judged as
--- poison-stored.
+-- poison-stored. Where it is not known which invocation wrote, a write that leaves the details
+-- alone may be either, and is an open question (`ambiguous`).
 WITH found AS MATERIALIZED (
     SELECT * FROM writes
     WHERE role = 'orders' AND decision = 'accepted' AND action IN ('put', 'update')
@@ -29,8 +30,9 @@ WITH found AS MATERIALIZED (
     FROM handled SEMI JOIN found USING (invocation_id, order_no) GROUP BY ALL
 )
 SELECT s.order_key, coalesce(g.message_nos, []) AS message_nos,
-    CASE WHEN p.previous.after = p.before THEN [p.previous.invocation_id, f.invocation_id]
-        ELSE [f.invocation_id] END AS invocation_ids,
+    list_filter(CASE WHEN p.previous.after = p.before
+            THEN [p.previous.invocation_id, f.invocation_id]
+        ELSE [f.invocation_id] END, lambda id: id IS NOT NULL) AS invocation_ids,
     CASE WHEN p.previous.after = p.before THEN [p.previous.call_id, f.call_id]
         ELSE [f.call_id] END AS call_ids,
     CASE WHEN p.before = p.after THEN ['identical'] ELSE [] END AS flags,
@@ -43,3 +45,4 @@ LEFT JOIN orders s ON s.order_no = f.order_no
 LEFT JOIN given g ON g.invocation_id = f.invocation_id AND g.order_no = f.order_no
 WHERE NOT (coalesce(o.first_call_id < f.call_id, false)
     AND (f.details_after IS NULL OR f.details_after = details(p.before)))
+    AND (f.call_id, f.place_no) NOT IN (SELECT (call_id, place_no) FROM ambiguous)

@@ -464,6 +464,30 @@ HAVING count(*) FILTER (w.decision = 'accepted') > 0
         - count(*) FILTER (w.decision = 'accepted' AND w.leaves)
         <= 0;
 
+-- Writes of which it is not known who made them -----------------------------------------
+-- Where calls are not observable, an accepted write is known (from the table's stream) and its
+-- invocation is not. One that leaves the details of a complete item as they are is a further
+-- step of one work, or a copy that overwrote it; a second insert of one order is that of a copy,
+-- or of the same invocation.
+CREATE TABLE ambiguous AS
+WITH unseen AS MATERIALIZED (
+    SELECT call_id, place_no, details_after FROM effective
+    WHERE invocation_id IS NULL AND role = 'orders' AND decision = 'accepted'
+        AND action IN ('put', 'update') AND complete_before
+        AND NOT (SELECT sees_calls FROM facts)
+)
+SELECT u.call_id, u.place_no FROM unseen u
+JOIN places e USING (place_no)
+JOIN call_items i
+    ON i.call_id = u.call_id AND i.resource = e.resource AND i.item_key = e.item_key
+LEFT JOIN attribution a ON a.call_id = u.call_id AND a.place_no = u.place_no
+WHERE u.details_after IS NOT DISTINCT FROM details(i.before) AND NOT coalesce(a.poison, false)
+UNION ALL
+SELECT call_id, place_no FROM inserts
+WHERE invocation_id IS NULL AND order_no IS NOT NULL AND NOT poison
+    AND NOT (SELECT sees_calls FROM facts)
+QUALIFY row_number() OVER (PARTITION BY order_no ORDER BY call_id) > 1;
+
 -- What cannot be known -----------------------------------------------------------------
 -- One row per open question; any of them makes the verdict inconclusive.
 --
@@ -508,6 +532,9 @@ FROM (
     UNION ALL
     SELECT 'unrecorded-item', NULL, place_no, NULL, NULL FROM finals
     WHERE role = 'orders' AND NOT written AND item_before IS NULL
+        AND (SELECT sees_writes FROM facts)
+    UNION ALL
+    SELECT 'unknown-writer', call_id, place_no, NULL, NULL FROM ambiguous
     UNION ALL
     SELECT 'unknown-effect', min(call_id), NULL, any_value(r.name),
         coalesce(any_value(o.order_key), '')

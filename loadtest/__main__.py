@@ -6,7 +6,8 @@ import inspect
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -23,6 +24,7 @@ from consumer.clock import HostClock
 from loadtest import __version__
 from loadtest.aws.commands import Talk, Where, clean_orphans, clean_stack
 from loadtest.aws.commands import deploy as deploy_stack
+from loadtest.aws.run import Asked, run_deployed
 from loadtest.check import check_run, comparison_json, update_baseline
 from loadtest.config import FaultFlags, load_settings
 from loadtest.doctor import Level, examine, examine_queue, examine_run
@@ -85,9 +87,17 @@ _CTRL_C = 130
 _LOAD = "Load"
 _HANDLER = "Handler"
 _FAULTS = "Faults"
+_DEPLOYED = "Deployed function"
 _WORLD = "World"
 _OUTPUT = "Output"
 _AWS = "AWS"
+
+
+class Target(StrEnum):
+    LOCAL = "local"
+    ENDPOINT = "endpoint"
+    AWS = "aws"
+
 
 # Options that several commands have.
 _Code = Annotated[
@@ -238,7 +248,51 @@ def run(
             rich_help_panel=_FAULTS,
         ),
     ] = None,
+    target: Annotated[
+        Target | None,
+        typer.Option(
+            help="Where it runs: local (embedded AWS; endpoint with --endpoint-url), or aws, a "
+            "function that is deployed already (with --function).",
+            show_default=False,
+        ),
+    ] = None,
     endpoint_url: _EndpointUrl = None,
+    function: Annotated[
+        str | None,
+        typer.Option(help="Name of the deployed function.", rich_help_panel=_DEPLOYED),
+    ] = None,
+    queue_url: Annotated[
+        str | None,
+        typer.Option(help="Its queue, where its mappings name several.", rich_help_panel=_DEPLOYED),
+    ] = None,
+    profile: _Profile = None,
+    region: _Region = None,
+    enable_stream: Annotated[
+        bool,
+        typer.Option(
+            "--enable-stream",
+            help="Switch a stream of the orders table on for the run, to see its writes, and off "
+            "again.",
+            rich_help_panel=_DEPLOYED,
+        ),
+    ] = False,
+    keep_items: Annotated[
+        bool,
+        typer.Option(
+            "--keep-items",
+            help="Leave the run's own items in the tables.",
+            rich_help_panel=_DEPLOYED,
+        ),
+    ] = False,
+    allow_backlog: Annotated[
+        bool,
+        typer.Option(
+            "--allow-backlog",
+            help="Send although the queue holds messages already.",
+            rich_help_panel=_DEPLOYED,
+        ),
+    ] = False,
+    yes: _Yes = False,
     control: Annotated[
         bool,
         typer.Option(
@@ -264,9 +318,18 @@ def run(
     Example: loadtest run --code src --handler app.handler --orders 500 --copies 4
 
     With faults: loadtest run --fault lost-reply=0.02 --fault throttle:lasting=0.01
+
+    Deployed: loadtest run --target aws --function orders-consumer --region eu-west-1
     """
-    if endpoint_url is not None:
-        check_endpoint(endpoint_url)
+    asked = Asked(
+        function or "",
+        Where(profile, region, endpoint_url),
+        queue_url,
+        enable_stream=enable_stream,
+        keep_items=keep_items,
+        allow_backlog=allow_backlog,
+    )
+    _check_target(target, asked, yes=yes, local=control or code is not None or handler is not None)
     flags: dict[str, Any] = {
         "handler.code": code,
         "handler.handler": handler,
@@ -283,15 +346,26 @@ def run(
     settings = load_settings(config, given, Path.cwd(), FaultFlags(tuple(fault or ()), faults))
     console = Console(stderr=json, highlight=False)
     reporter: Reporter = Quiet() if quiet or for_tests else Terminal(console)
-    run_dir, verdict = run_load(
-        settings,
-        endpoint_url=endpoint_url,
-        out=out,
-        command=_command(),
-        clock=HostClock(),
-        reporter=reporter,
-        control=control,
-    )
+    if target is Target.AWS:
+        run_dir, verdict = run_deployed(
+            settings,
+            asked,
+            out=out,
+            command=_command(),
+            clock=HostClock(),
+            reporter=reporter,
+            agreed=_agreed(yes),
+        )
+    else:
+        run_dir, verdict = run_load(
+            settings,
+            endpoint_url=endpoint_url,
+            out=out,
+            command=_command(),
+            clock=HostClock(),
+            reporter=reporter,
+            control=control,
+        )
     if json:
         sys.stdout.write((run_dir / "verdict.json").read_text())
     elif for_tests:
@@ -306,6 +380,31 @@ def run(
 def _command() -> str:
     """The command line that was given, quoted for a shell."""
     return shlex.join(["loadtest", *(argument for argument in sys.argv[1:] if argument != FLAG)])
+
+
+def _check_target(target: Target | None, asked: Asked, *, yes: bool, local: bool) -> None:
+    """:raises UsageError: the options do not fit together."""
+    if target is Target.AWS:
+        if not asked.function:
+            raise UsageError("--target aws needs --function, the name of the deployed function.")
+        if local:
+            raise UsageError(
+                "--code, --handler and --control are of runs with this tool's own environments; "
+                "with --target aws the function runs where it is deployed."
+            )
+        return
+    endpoint_url = asked.where.endpoint_url
+    if yes or asked != Asked("", Where(None, None, endpoint_url)):
+        raise UsageError(
+            "--function, --queue-url, --profile, --region, --enable-stream, --keep-items, "
+            "--allow-backlog and --yes are of --target aws: name that target as well."
+        )
+    if target is Target.ENDPOINT and endpoint_url is None:
+        raise UsageError("--target endpoint needs --endpoint-url.")
+    if target is Target.LOCAL and endpoint_url is not None:
+        raise UsageError("--target local is the embedded AWS: leave --endpoint-url out.")
+    if endpoint_url is not None:
+        check_endpoint(endpoint_url)
 
 
 @app.command()
@@ -622,14 +721,20 @@ def clean(
 
 
 def _talk(yes: bool) -> Talk:
+    return Talk(Console(highlight=False), _agreed(yes))
+
+
+def _agreed(yes: bool) -> Callable[[str], bool]:
+    """Asks the user a question, or answers it with yes."""
+
     def agreed(question: str) -> bool:
         if yes:
             return True
         if not sys.stdin.isatty():
             raise UsageError("nobody can be asked here: say --yes to go on without a question.")
-        return typer.confirm(question)
+        return typer.confirm(question, err=True)
 
-    return Talk(Console(highlight=False), agreed)
+    return agreed
 
 
 @app.command()

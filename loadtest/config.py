@@ -45,6 +45,7 @@ from loadtest.orders import OrderShape
 from loadtest.plan import Arrangement
 from loadtest.problems import Problems, did_you_mean, names_of, parse_section, unknown
 from loadtest.sections import (
+    AwsSettings,
     EffectSection,
     ExpectSettings,
     HandlerSettings,
@@ -117,6 +118,9 @@ _REFERENCE_ORDER: Mapping[str, Any] = {
 # --- the whole --------------------------------------------------------------------------
 
 
+_CAUTIOUS = AwsSettings.model_validate({})
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     handler: HandlerSettings
@@ -132,6 +136,7 @@ class Settings:
     plan: PlanFunction | None = None  # makes the messages, of which ``order`` says the rest
     thresholds: tuple[Threshold, ...] | None = None
     """For ``loadtest check``; None: nothing is said about them."""
+    aws: AwsSettings = _CAUTIOUS
 
     # What run.json records. The handler's environment is not part of it: its values may be
     # secrets.
@@ -377,6 +382,7 @@ _SECTIONS = (
     "expect",
     "faults",
     "thresholds",
+    "aws",
 )
 
 _ENVIRONMENT_PLACEHOLDER = re.compile(r'\{\{([^{}"]+)\}\}|\{([^{}"]+)\}')
@@ -453,8 +459,9 @@ def _checked(data: dict[str, Any], base: Path, problems: Problems) -> Settings |
     result = parse_section(ResultSettings, result_data, "result", problems)
     expect = parse_section(ExpectSettings, _table(data, "expect", problems), "expect", problems)
     thresholds = _thresholds(data, problems)
+    aws = parse_section(AwsSettings, _table(data, "aws", problems), "aws", problems)
     valid_tables = tuple(table for table in tables if table is not None)
-    if not (handler and queue and order and load and result and expect):
+    if not (handler and queue and order and load and result and expect and aws):
         return None
     return Settings(
         handler,
@@ -467,6 +474,7 @@ def _checked(data: dict[str, Any], base: Path, problems: Problems) -> Settings |
         effects=tuple(effect for effect in effects if effect is not None),
         thresholds=thresholds,
         plan=None if planned is None else planned[1],
+        aws=aws,
     )
 
 

@@ -311,6 +311,7 @@ class OrderShape:
     key_form: str | None = None  # of the key's attribute, where it holds more than the id
     message_attributes: tuple[AttributeShape, ...] = ()
     envelope: Envelope | None = None
+    id_prefix: str = ""  # of every order id; digits where the key is a number
 
     @property
     def has_objects(self) -> bool:
@@ -326,16 +327,21 @@ class OrderShape:
 def new_id(shape: OrderShape, dice: Dice, taken: Collection[str]) -> str:
     """An id that is not ``taken``: ``kT4f-9ZbX2m``, or digits where the key is a number.
 
-    It begins with a lower-case letter, an upper-case letter and a digit, so that each
-    matters in every id.
+    After the shape's prefix it begins with a lower-case letter, an upper-case letter and a
+    digit, so that each matters in every id.
     """
     while True:
         if shape.key_type == "N":
-            order_id = str(1 + dice.below(10**12))
+            # With a prefix still short enough for languages whose numbers have 53 bits.
+            order_id = (
+                f"{shape.id_prefix}{dice.below(10**9):09d}"
+                if shape.id_prefix
+                else str(1 + dice.below(10**12))
+            )
         else:
             head = dice.pick(ascii_lowercase) + dice.pick(ascii_uppercase) + dice.pick(digits)
             tail = "".join(dice.pick(ascii_letters + digits) for _ in range(7))
-            order_id = f"{head}{tail[0]}-{tail[1:]}"
+            order_id = f"{shape.id_prefix}{head}{tail[0]}-{tail[1:]}"
         if order_id not in taken:
             return order_id
 

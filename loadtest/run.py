@@ -49,14 +49,22 @@ _GRACE_S = 10.0
 _LISTED = 20
 
 
-def new_run_dir(out: Path, clock: Clock, holds: str = "run.json") -> tuple[str, Path]:
-    """A fresh directory ``<UTC time>-<short id>`` below ``out``; its run id and path.
+def new_stamp(clock: Clock) -> str:
+    """The name of a new run's directory, ``<UTC time>-<short id>``."""
+    now = datetime.fromtimestamp(clock.now_ns() / 1e9, UTC)
+    return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def new_run_dir(
+    out: Path, clock: Clock, holds: str = "run.json", stamp: str | None = None
+) -> tuple[str, Path]:
+    """A fresh directory below ``out``; its run id and path.
 
     :param holds: the file that will say what was asked; empty until then.
+    :param stamp: its name, where that was needed before.
     :raises UsageError: it cannot be made or written.
     """
-    now = datetime.fromtimestamp(clock.now_ns() / 1e9, UTC)
-    stamp = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    stamp = stamp or new_stamp(clock)
     run_dir = out / stamp
     try:
         run_dir.mkdir(parents=True)
@@ -259,6 +267,14 @@ def run(
             reporter,
             advised=False,  # the settings are the run's own
         )
+    return run_dir, judge_recorded(run_dir, recorded, reporter)
+
+
+def judge_recorded(run_dir: Path, recorded: Sequence[Path], reporter: Reporter) -> Verdict:
+    """Judge a run that is over and write its report.
+
+    :param recorded: the directories with evidence that it has.
+    """
     reporter.phase("judging")
     try:
         for directory in recorded:
@@ -274,7 +290,7 @@ def run(
             f"the run is over, but its verdict and report could not be written: {error} "
             f"Then: loadtest report {run_dir}"
         ) from error
-    return run_dir, verdict
+    return verdict
 
 
 def _record(
@@ -310,23 +326,28 @@ def _record(
             _stoppable_flood(settings, plan, info, run_dir, endpoint_url, clock, reporter)
         )
     except OnceproofError as error:
-        # On a full disk this cannot be written either; the first error is the one to tell.
-        with contextlib.suppress(RecordingError):
-            write_run_info(
-                run_dir,
-                replace(
-                    load_run(run_dir),  # it has the real names by now
-                    status=RunStatus.FAILED,
-                    ended_at=clock.now_ns(),
-                    error=str(error),
-                ),
-            )
-        error.add_note(f"What was recorded is in {run_dir}; loadtest report {run_dir} judges it.")
+        write_failure(run_dir, error, clock)
         raise
     finally:
         reporter.close()
     write_run_info(run_dir, info)
     return info
+
+
+def write_failure(run_dir: Path, error: OnceproofError, clock: Clock) -> None:
+    """Put on record that the run ended by this error, and tell with it where that is."""
+    # On a full disk this cannot be written either; the first error is the one to tell.
+    with contextlib.suppress(RecordingError):
+        write_run_info(
+            run_dir,
+            replace(
+                load_run(run_dir),  # it has the real names by now
+                status=RunStatus.FAILED,
+                ended_at=clock.now_ns(),
+                error=str(error),
+            ),
+        )
+    error.add_note(f"What was recorded is in {run_dir}; loadtest report {run_dir} judges it.")
 
 
 async def _stoppable_flood(

@@ -425,6 +425,17 @@ class PlanOrderSection(Section):
         return value
 
 
+class AwsSettings(Section):
+    """``[aws]``: what a run may do in an account."""
+
+    owned: _Texts = ()
+    """Names of functions, queues and tables that this tool did not make and may use."""
+    max_messages: int = Field(10_000, ge=1)
+    max_seconds: float = Field(1800.0, gt=0, lt=_MAX_SECONDS)
+    """From the first send until no more is waited for."""
+    max_usd: float = Field(1.0, gt=0)
+
+
 class OrderSection(Section):
     """``[order]`` without its generators."""
 

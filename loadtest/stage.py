@@ -40,6 +40,7 @@ from loadtest.emulator import Emulator
 from loadtest.fault_rules import real_rules
 from loadtest.operations import ItemDeletion, Redrive
 from loadtest.plan import Plan
+from loadtest.sections import TableSettings
 from loadtest.targets import LOCAL_CREDENTIALS, Endpoint, Resources
 
 _REFERENCE = "onceproof-reference"
@@ -79,24 +80,26 @@ def handler_spec(
     )
 
 
+def table_info(table: TableSettings, name: str) -> TableInfo:
+    """A declared table under this name."""
+    return TableInfo(
+        name=name,
+        role=table.role,
+        key=table.key,
+        key_type=table.key_type,
+        sort=table.sort,
+        sort_type=table.sort_type,
+        complete_when=_lists(table.complete_when),
+        items=tuple(
+            ItemsInfo(kind.role, kind.key, kind.sort, _lists(kind.complete_when))
+            for kind in table.items
+        ),
+    )
+
+
 def table_infos(settings: Settings) -> tuple[TableInfo, ...]:
     """The declared tables under their declared names, with a reference table in any case."""
-    tables = tuple(
-        TableInfo(
-            name=table.name,
-            role=table.role,
-            key=table.key,
-            key_type=table.key_type,
-            sort=table.sort,
-            sort_type=table.sort_type,
-            complete_when=_lists(table.complete_when),
-            items=tuple(
-                ItemsInfo(kind.role, kind.key, kind.sort, _lists(kind.complete_when))
-                for kind in table.items
-            ),
-        )
-        for table in settings.tables
-    )
+    tables = tuple(table_info(table, table.name) for table in settings.tables)
     if not any(table.role is TableRole.REFERENCE for table in tables):
         tables += (TableInfo(_REFERENCE, TableRole.REFERENCE, "id"),)
     return tables

@@ -151,8 +151,9 @@ class Account:
         self._profile = profile
         self._region = region
         self._endpoint_url = endpoint_url
-        self._sleep = sleep
-        self._is_local = endpoint_url is not None and urlsplit(endpoint_url).hostname in _LOOPBACK
+        self.sleep = sleep
+        """Waits so many seconds."""
+        self.is_local = endpoint_url is not None and urlsplit(endpoint_url).hostname in _LOOPBACK
         self._where = endpoint_url or "AWS"
         self._stack = contextlib.AsyncExitStack()
         self._clients: dict[str, Any] = {}
@@ -179,10 +180,10 @@ class Account:
                 f"--profile: {error}. Look at ~/.aws/config for the names that there are."
             ) from error
         keys = {}
-        if self._is_local and await self._no_credentials(session):
+        if self.is_local and await self._no_credentials(session):
             # Emulators take any.
             keys = {"aws_access_key_id": "onceproof", "aws_secret_access_key": "onceproof"}
-        region = session.region_name or ("us-east-1" if self._is_local else None)
+        region = session.region_name or ("us-east-1" if self.is_local else None)
         if region is None:
             raise UsageError(
                 "--region: no region is known. Name one, or set AWS_REGION or the profile's region."
@@ -198,7 +199,7 @@ class Account:
                 connect_timeout=5,
                 read_timeout=_ANSWER_TIMEOUT_S,
                 # A proxy of this machine cannot reach its loopback.
-                proxies={} if self._is_local else None,
+                proxies={} if self.is_local else None,
             ),
             **keys,
         )
@@ -252,7 +253,7 @@ class Account:
                     raise
                 if isinstance(error, RefusedError) and _is_throttle(error.code):
                     self.throttled[action] += 1
-            await self._sleep(_BACKOFF_S * 2 ** (attempt - 1))
+            await self.sleep(_BACKOFF_S * 2 ** (attempt - 1))
         raise AssertionError("the last attempt returns or raises")
 
     async def find(self, service: str, operation: str, **parameters: Any) -> dict[str, Any] | None:
@@ -284,7 +285,7 @@ class Account:
             answer = await ask()
             if answer is not None:
                 return answer
-            await self._sleep(every_s)
+            await self.sleep(every_s)
         raise TargetError(f"{what} after {limit_s:g} s.")
 
     # --- what went wrong, in words ---
@@ -294,7 +295,7 @@ class Account:
             if _is_throttle(_code(cause)):
                 return True
             return _status(cause) >= 500 and operation.startswith(_READS)
-        if isinstance(cause, UnreachableError) and self._is_local:
+        if isinstance(cause, UnreachableError) and self.is_local:
             return False  # nobody is there
         return isinstance(cause, (UnreachableError, HTTPClientError)) and operation.startswith(
             _READS

@@ -16,6 +16,8 @@ handler    event handed to the runtime, to its answer
 write      a call that writes a table of role orders: sent, to answered
 ========== ====================================================================
 
+What rests on something that the run could not show is left out.
+
 At rate "max" the next send waits for an earlier one (closed loop), so end-to-end times
 say nothing about what an arrival at a fixed rate would have waited.
 """
@@ -28,7 +30,7 @@ from typing import Any
 
 from analysis.base import make_base
 from analysis.findings import Quantiles, Timing
-from analysis.schema import TableRole
+from analysis.schema import Observation, TableRole
 from analysis.store import Evidence
 
 NS_PER_S = 1_000_000_000
@@ -76,6 +78,13 @@ _DURATIONS = {
         WITH {_WRITTEN}
         SELECT decision AS split, answered_at - sent_at AS ns
         FROM written WHERE answered_at IS NOT NULL""",
+}
+
+# What some are taken from that not every run can show.
+_FROM = {
+    "end to end": Observation.DELIVERIES,
+    "delivery": Observation.DELIVERIES,
+    "write": Observation.CALLS,
 }
 
 # Raw durations are held in memory to be ranked: one name at a time.
@@ -165,6 +174,8 @@ def quantiles(
     make_base(evidence)
     found = []
     for name in names:
+        if _FROM.get(name) in evidence.run.not_observable:
+            continue
         durations, values = _of_name(evidence, name)
         sql = _QUANTILES.format(durations=durations, sets=_SETS.get(name, "(split)"))
         rows = evidence.rows(sql, {**values, "levels": list(levels)})

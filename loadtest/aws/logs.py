@@ -66,7 +66,8 @@ class Logged:
 
     def row(self, invocation_id: int, environment: int) -> Invocation:
         """Lines carry whole milliseconds. The row begins a millisecond late rather than early:
-        two invocations overlap in it only if they did so for certain."""
+        two invocations overlap in it only if they did so for certain. One that left no line about
+        an error counts as returned."""
         ended_ms = self.ended_ms
         started_ms = self.started_ms if self.started_ms is not None else ended_ms or 0
         if ended_ms is not None:

@@ -44,6 +44,11 @@ class DeployedTable:
     stream_arn: str | None  # None: it has no stream that shows whole items
     stream_view: str | None  # what the stream that is there shows; None: there is none
 
+    @property
+    def holds_orders(self) -> bool:
+        roles = [kind.role for kind in self.info.items] or [self.info.role]
+        return TableRole.ORDERS in roles
+
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
@@ -71,7 +76,7 @@ class Deployed:
 
     @property
     def orders_table(self) -> DeployedTable:
-        return next(table for table in self.tables if table.info.role is TableRole.ORDERS)
+        return next(table for table in self.tables if table.holds_orders)
 
     def owned_parts(self) -> list[tuple[Kind, str, Seen]]:
         """What the run changes or reads: all of it must be the user's to use."""

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from analysis.errors import TargetError
-from analysis.schema import ItemRow, Phase, TableInfo, item_text, number_text
+from analysis.item_kinds import ANYTHING, ORDER_ID, filled
+from analysis.schema import ItemRow, ItemsInfo, Phase, TableInfo, item_text, number_text
 from loadtest.aws.account import Account
 
 _READ_AT_ONCE = 100  # keys of a BatchGetItem (API reference)
@@ -19,12 +20,6 @@ _BACKOFF_S = 0.1
 
 Key = Mapping[str, Any]  # DynamoDB JSON
 Item = Mapping[str, Any]
-
-
-def partition_key(table: TableInfo, order_key: str) -> Key:
-    """The partition key under which an order belongs."""
-    value: str | bytes = order_key.encode() if table.key_type == "B" else order_key
-    return {table.key: {table.key_type: value}}
 
 
 def text_of(value: Mapping[str, Any] | None) -> str | None:
@@ -43,27 +38,74 @@ def key_of(table: TableInfo, item: Item) -> Key:
     return {name: item[name] for name in (table.key, table.sort) if name is not None}
 
 
-async def own_items(
-    account: Account, table: TableInfo, order_keys: Sequence[str]
-) -> AsyncIterator[Item]:
-    """Every item under the partition keys of these orders, strongly consistent."""
-    if table.sort is None:
-        keys = [partition_key(table, order_key) for order_key in order_keys]
-        async for item in items_of(account, table.name, keys):
-            yield item
-        return
-    for order_key in order_keys:
+class OwnKeys:
+    """Where a table has, or would have, the items of the run's orders."""
+
+    def __init__(self, table: TableInfo, order_keys: Iterable[str]) -> None:
+        self.table = table
+        self.keys: dict[str, Key] = {}
+        """Whole keys, by their canonical text."""
+        self.partitions: dict[str, set[str]] = {}
+        """Partition keys with the beginnings of the sort keys under them."""
+        kinds = table.items or (ItemsInfo(table.role),)
+        for order_key in order_keys:
+            for kind in kinds:
+                self._add(kind, order_key)
+
+    def _add(self, kind: ItemsInfo, order_key: str) -> None:
+        """A key that does not tell the order belongs to no single one, and is left alone."""
+        table = self.table
+        partition = order_key if kind.key is None else filled(kind.key, order_key)
+        tells = kind.key is None or ORDER_ID in kind.key
+        if partition is None or not (tells or ORDER_ID in (kind.sort or "")):
+            return
+        key = {table.key: _value(table.key_type, partition)}
+        if table.sort is None:
+            self.keys[item_text(key)] = key
+            return
+        sort = None if kind.sort is None else filled(kind.sort, order_key)
+        if sort is not None:
+            key[table.sort] = _value(table.sort_type, sort)
+            self.keys[item_text(key)] = key
+            return
+        first = (kind.sort or ANYTHING).partition(ANYTHING)[0]
+        if tells or ORDER_ID in first:
+            prefix = first.replace(ORDER_ID, order_key)
+            self.partitions.setdefault(partition, set()).add(prefix)
+
+    def names(self, key: Key) -> bool:
+        """Whether an item with this key is one of these."""
+        table = self.table
+        if item_text(key) in self.keys:
+            return True
+        prefixes = self.partitions.get(text_of(key[table.key]) or "", ())
+        sort = "" if table.sort is None else text_of(key[table.sort]) or ""
+        return any(sort.startswith(prefix) for prefix in prefixes)
+
+
+def _value(kind: str, text: str) -> dict[str, Any]:
+    return {kind: text.encode() if kind == "B" else text}
+
+
+async def own_items(account: Account, own: OwnKeys) -> AsyncIterator[Item]:
+    """Every item of the run's orders that there is, strongly consistent."""
+    table = own.table
+    async for item in items_of(account, table.name, list(own.keys.values())):
+        yield item
+    for partition in own.partitions:
         parameters: dict[str, Any] = {
             "TableName": table.name,
             "ConsistentRead": True,
             "KeyConditionExpression": "#key = :key",
             "ExpressionAttributeNames": {"#key": table.key},
-            "ExpressionAttributeValues": {":key": partition_key(table, order_key)[table.key]},
+            "ExpressionAttributeValues": {":key": _value(table.key_type, partition)},
         }
         while True:
             page = await account.call("dynamodb", "Query", **parameters)
             for item in page.get("Items", ()):
-                yield item
+                key = key_of(table, item)
+                if own.names(key) and item_text(key) not in own.keys:
+                    yield item
             if "LastEvaluatedKey" not in page:
                 break
             parameters["ExclusiveStartKey"] = page["LastEvaluatedKey"]

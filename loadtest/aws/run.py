@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 import platform
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -33,9 +33,7 @@ from analysis.schema import (
     RunInfo,
     RunStatus,
     TableInfo,
-    TableRole,
     item_text,
-    number_text,
 )
 from analysis.text import count
 from consumer.clock import Clock
@@ -55,7 +53,7 @@ from loadtest.aws.evidence import (
     delivery_rows,
     invocation_rows,
 )
-from loadtest.aws.items import key_of, own_items, remove_items, row_of, text_of
+from loadtest.aws.items import Item, OwnKeys, key_of, own_items, remove_items, row_of, text_of
 from loadtest.aws.logs import Logged, read_invocations, read_log
 from loadtest.aws.queues import (
     LOOPBACK,
@@ -140,6 +138,11 @@ def run_deployed(
         raise UsageError(
             "--fault: faults are made to happen by this tool's own mapping and gateway; a deployed "
             "function has neither. Leave them out, or run the handler here (--code, --handler)."
+        )
+    if settings.order.has_objects:
+        raise UsageError(
+            "[order] envelope: messages that tell of objects in a bucket can be sent to a local "
+            "target only; an account's bucket is not written to."
         )
     stamp = new_stamp(clock)
     short = stamp.rpartition("-")[2]
@@ -309,6 +312,7 @@ class _Run:
     reporter: Reporter
     stops: Stops
     ledger: Ledger = field(init=False)
+    own: dict[str, OwnKeys] = field(init=False)
     sent: Sent = field(default_factory=Sent)
     streams: list[StreamReader] = field(default_factory=list)
     dead: list[OwnMessage] = field(default_factory=list)
@@ -321,6 +325,11 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.info.run_id)
+        order_keys = [message.order_key for message in self.plan.messages]
+        self.own = {
+            table.info.name: OwnKeys(table.info, dict.fromkeys(order_keys))
+            for table in self._orders_tables
+        }
 
     @property
     def _pace(self) -> Pace:
@@ -328,17 +337,16 @@ class _Run:
 
     @property
     def _orders_tables(self) -> list[DeployedTable]:
-        return [table for table in self.deployed.tables if table.info.role is TableRole.ORDERS]
+        return [table for table in self.deployed.tables if table.holds_orders]
 
-    @property
-    def _order_keys(self) -> list[str]:
-        return list(dict.fromkeys(message.order_key for message in self.plan.messages))
+    def _own_items(self, table: TableInfo) -> AsyncIterator[Item]:
+        return own_items(self.account, self.own[table.name])
 
     # --- the run ---
 
     async def carry_out(self, *, enable: bool) -> RunInfo:
         for table in self._orders_tables:
-            async for item in own_items(self.account, table.info, self._order_keys):
+            async for item in self._own_items(table.info):
                 self.before.add((table.info.name, item_text(key_of(table.info, item))))
                 self.recorder.write(row_of(table.info, item, Phase.BEFORE))
         await self._open_streams(enable=enable)
@@ -403,20 +411,16 @@ class _Run:
 
     def _is_ours(self, table: TableInfo) -> Callable[[StreamRecord], bool]:
         """Whether a record is about an order of this run, by its key or by what the item says."""
-        order = self.settings.order_info()
+        order, own = self.settings.order_info(), self.own[table.name]
         attribute = order.attributes.get(order.key, table.key)
-        planned = self._planned
+        planned = frozenset(message.order_key for message in self.plan.messages)
 
         def is_ours(record: StreamRecord) -> bool:
             images = (record.after or {}, record.before or {})
-            named = (image.get(attribute) for image in images)
-            return any(text_of(value) in planned for value in (record.keys[table.key], *named))
+            named = (text_of(image.get(attribute)) for image in images)
+            return own.names(record.keys) or any(text in planned for text in named)
 
         return is_ours
-
-    @property
-    def _planned(self) -> frozenset[str]:
-        return frozenset(map(number_text, self._order_keys)).union(self._order_keys)
 
     async def _follow(self) -> None:
         """Read the streams all the while: what waits for 15 minutes is lost."""
@@ -522,7 +526,7 @@ class _Run:
         """The run's own orders as they are now; written as evidence too."""
         finals: _Finals = {}
         for table in self._orders_tables:
-            async for item in own_items(self.account, table.info, self._order_keys):
+            async for item in self._own_items(table.info):
                 row = row_of(table.info, item, Phase.AFTER)
                 finals[row.resource, row.item_key] = row.item
                 self.recorder.write(row)
@@ -574,7 +578,7 @@ class _Run:
                 return reader.lost
             told: _Finals = {}
             for record in reader.records:
-                if text_of(record.keys[reader.table.key]) in self._planned:
+                if self.own[name].names(record.keys):
                     told[name, item_text(record.keys)] = item_text(record.after)
             stored = {place: item for place, item in finals.items() if place[0] == name}
             if {place: item for place, item in told.items() if item != NO_ITEM} != stored:
@@ -630,7 +634,7 @@ class _Run:
         deployed, sent = self.deployed, self.sent.accepted
         deliveries = max(sent, len(read.invocations))
         writes = max(deliveries, sum(len(reader.records) for reader in self.streams))
-        keys = len(self._order_keys)
+        keys = sum(len(own.keys) + len(own.partitions) for own in self.own.values())
         units = (
             cost.own_requests(self.account.called)
             + cost.invocations(
@@ -703,7 +707,7 @@ class _Run:
             info = table.info
             keys = {
                 item_text(key_of(info, item)): key_of(info, item)
-                async for item in own_items(self.account, info, self._order_keys)
+                async for item in self._own_items(info)
             }
             # Stored under other keys, but orders of this run by what they say.
             for reader in self.streams:

@@ -1,0 +1,285 @@
+"""What an account can answer instead of what a run needs: each a clear error, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.errors import OnceproofError
+from analysis.findings import VerdictWord
+from analysis.schema import Observation
+from analysis.store import load_run
+from analysis.verdict import read_verdict
+from loadtest.aws.account import Account
+from loadtest.aws.deployed import Deployed, find_deployed
+from loadtest.config import load_settings
+from tests.aws_endpoint import REGION, Error, Script, SimulatedAws, simulated_aws
+from tests.cli import Ended, loadtest
+from tests.simulated_stack import (
+    DLQ_ARN,
+    FUNCTION,
+    GET_FUNCTION,
+    GET_MAPPING,
+    LIST_MAPPINGS,
+    TAGS,
+    UUID,
+    SimulatedStack,
+    function,
+    mapping,
+    table,
+)
+
+_WRITES = ("Send", "Batch", "Create", "Update", "Delete", "Put", "ChangeMessage", "Receive")
+
+
+async def _no_pause(seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+async def _find(tmp_path: Path, answers: dict[str, Script], **more: Any) -> Deployed:
+    settings = load_settings(None, {}, tmp_path)
+    async with (
+        simulated_aws({**SimulatedStack().answers(), **answers}) as (url, aws),
+        Account(endpoint_url=url, region=REGION, sleep=_no_pause) as account,
+    ):
+        try:
+            return await find_deployed(account, settings, FUNCTION, more.get("queue_url"))
+        finally:
+            assert not [asked for asked in aws.asked if asked.split(":")[1].startswith(_WRITES)]
+
+
+async def test_finds_what_is_deployed(tmp_path: Path) -> None:
+    found = await _find(tmp_path, {})
+    assert (found.function, found.timeout_s, found.memory_mb, found.arm) == (FUNCTION, 5, 256, True)
+    assert (found.queue.name, found.max_receive_count, found.concurrency) == ("orders", 2, 20)
+    assert found.dead_letter_queue is not None
+    assert found.dead_letter_queue.name == "orders-dlq"
+    # The variable that the configuration says holds the table's name.
+    assert [one.info.name for one in found.tables] == ["shop-orders"]
+    assert found.log_group == f"/aws/lambda/{FUNCTION}"
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "said"),
+    [
+        (
+            {GET_FUNCTION: Error("ResourceNotFoundException", status=404)},
+            4,
+            "there is no function orders-consumer in account 123456789012, region eu-west-1",
+        ),
+        (
+            {
+                GET_FUNCTION: function(
+                    State="Failed", StateReason="no such image", StateReasonCode="ImageDeleted"
+                )
+            },
+            4,
+            "is in the state Failed: no such image (ImageDeleted). Deploy it again",
+        ),
+        (
+            {GET_FUNCTION: function(LastUpdateStatus="Failed", LastUpdateStatusReason="role")},
+            4,
+            "the last update of function orders-consumer failed: role",
+        ),
+        (
+            {GET_FUNCTION: function(State="Pending")},
+            4,
+            "function orders-consumer was not ready (Active, last update Successful) after 120 s",
+        ),
+        ({GET_FUNCTION: function(0)}, 4, "has a reserved concurrency of 0"),
+        (
+            {GET_FUNCTION: function(Environment={"Error": {"Message": "KMS"}})},
+            4,
+            "the function's environment cannot be read: KMS. Allow kms:Decrypt",
+        ),
+        (
+            {GET_FUNCTION: Error("AccessDeniedException", "not authorized", 403)},
+            4,
+            "Allow lambda:GetFunction to arn:aws:iam::123456789012:user/tester",
+        ),
+        (
+            {LIST_MAPPINGS: {"EventSourceMappings": []}},
+            4,
+            "has no event source mapping from any SQS queue",
+        ),
+        (
+            {LIST_MAPPINGS: {"EventSourceMappings": [mapping(), mapping(EventSourceArn=DLQ_ARN)]}},
+            2,
+            "--queue-url: function orders-consumer consumes several queues (orders, orders-dlq)",
+        ),
+        ({GET_MAPPING: mapping(State="Disabled")}, 4, "is Disabled, so nothing is consumed"),
+        (
+            {GET_MAPPING: mapping(State="Creating")},
+            4,
+            f"the event source mapping {UUID} of function orders-consumer was still not Enabled",
+        ),
+        (
+            {
+                LIST_MAPPINGS: lambda asked: {
+                    "EventSourceMappings": [mapping()]
+                    if "FunctionName" in asked
+                    else [mapping(), mapping(UUID="2", FunctionArn="arn:aws:x:function:other")]
+                }
+            },
+            4,
+            "queue orders is consumed by function other as well",
+        ),
+        (
+            {"sqs:GetQueueUrl": Error("QueueDoesNotExist")},
+            4,
+            "queue orders of the event source mapping is not there any more",
+        ),
+        (
+            {"sqs:GetQueueAttributes": Error("AccessDenied", "no", 403)},
+            4,
+            "Allow sqs:GetQueueAttributes",
+        ),
+        (
+            {"dynamodb:DescribeTable": Error("ResourceNotFoundException")},
+            2,
+            '[[table]] name: there is no table "shop-orders"',
+        ),
+        (
+            {
+                "dynamodb:DescribeTable": table(
+                    KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+                    AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
+                )
+            },
+            2,
+            "has the key pk (S), the configuration says id (S)",
+        ),
+    ],
+)
+async def test_what_is_not_ready(
+    answers: dict[str, Script], code: int, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OnceproofError) as caught:
+        await _find(tmp_path, answers)
+    assert said in str(caught.value)
+    assert caught.value.exit_code == code
+    assert "hidden" not in str(caught.value)  # values of the function's variables
+
+
+@contextmanager
+def _account(answers: dict[str, Script]) -> Iterator[tuple[str, SimulatedAws]]:
+    """The simulated endpoint in a thread of its own, for the command line in this one."""
+    ready, done = threading.Event(), threading.Event()
+    held: list[tuple[str, SimulatedAws]] = []
+
+    async def serve() -> None:
+        async with simulated_aws(answers) as served:
+            held.append(served)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield held[0]
+    finally:
+        done.set()
+        thread.join()
+
+
+def _flood(url: str, cwd: Path, *more: str) -> Ended:
+    return loadtest(
+        *("run", "--target", "aws", "--function", FUNCTION, "--region", REGION),
+        *("--endpoint-url", url, "--yes", "--orders", "4", "--copies", "2", "--poison", "0"),
+        *more,
+        cwd=cwd,
+    )
+
+
+def test_copies_that_overlap_and_a_late_log_can_pass(tmp_path: Path) -> None:
+    stack = SimulatedStack(late_polls=4)
+    answers = stack.answers()
+    read_log = stack.read_log
+    throttled = [Error("ThrottlingException", "Rate exceeded"), Error("ThrottlingException")]
+
+    def slow_log(asked: Any) -> Any:
+        return throttled.pop() if throttled else read_log(asked)
+
+    with _account({**answers, "logs:FilterLogEvents": slow_log}) as (url, _):
+        ended = _flood(url, tmp_path)
+    assert ended.code == 0, ended.said
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    verdict, run = read_verdict(run_dir), load_run(run_dir)
+    assert verdict.verdict is VerdictWord.PASS
+    # 4 orders x 2 and a conflict, which is refused twice and dead-lettered.
+    assert verdict.exposure.contended_orders == 4
+    assert (verdict.counts.deliveries, verdict.counts.dead_lettered) == (10, 1)
+    assert verdict.counts.accepted_writes == 4
+    assert Observation.DELIVERIES not in run.not_observable
+    assert "GB-seconds" in ended.said
+    assert (stack.items, stack.dead) == ({}, [])
+
+
+def test_a_log_that_may_not_be_read_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    denied = Error("AccessDeniedException", "not authorized to perform: logs:FilterLogEvents", 400)
+    with _account({**SimulatedStack().answers(), "logs:FilterLogEvents": denied}) as (url, aws):
+        ended = _flood(url, tmp_path)
+    assert ended.code == 4
+    assert "Allow logs:FilterLogEvents" in ended.said
+    assert "sqs:SendMessageBatch" not in aws.asked
+    assert not (tmp_path / "runs").exists()
+
+
+def test_tags_that_may_not_be_read_are_no_proof_of_ownership(tmp_path: Path) -> None:
+    denied = Error("AccessDeniedException", "no", 403)
+    with _account({**SimulatedStack().answers(), TAGS: denied}) as (url, aws):
+        ended = _flood(url, tmp_path)
+    assert ended.code == 4
+    assert "Allow lambda:ListTags" in ended.said
+    assert "sqs:SendMessageBatch" not in aws.asked
+
+
+def test_a_token_that_expires_during_the_run_is_no_proof_that_all_is_gone(tmp_path: Path) -> None:
+    stack = SimulatedStack()
+    answers = stack.answers()
+    expired = Error("ExpiredToken", "The security token included in the request is expired", 403)
+
+    def until_sent(action: str) -> Any:
+        script: Any = answers[action]
+        return lambda asked: expired if stack.log else script(asked)
+
+    names = ("sqs:GetQueueAttributes", "dynamodb:BatchGetItem", "dynamodb:GetRecords")
+    late = {name: until_sent(name) for name in names}
+    with _account({**answers, **late}) as (url, _):
+        ended = _flood(url, tmp_path)
+    assert ended.code == 4
+    assert "the AWS session token has expired" in ended.said
+    assert "items of this run may be left" in ended.said
+    assert "loadtest clean --run" in ended.said
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert load_run(run_dir).error is not None
+    assert stack.items
+
+
+def test_a_message_that_the_queue_never_gives_back(tmp_path: Path) -> None:
+    stack = SimulatedStack()
+    answers = stack.answers()
+
+    def one_in_flight(asked: Any) -> Any:
+        answer: Any = stack.attributes(asked)
+        if stack.log and not asked["QueueUrl"].endswith("-dlq"):
+            answer["Attributes"]["ApproximateNumberOfMessagesNotVisible"] = "1"
+        return answer
+
+    (tmp_path / "loadtest.toml").write_text("[aws]\nmax_seconds = 2.0\n")
+    with _account({**answers, "sqs:GetQueueAttributes": one_in_flight}) as (url, _):
+        ended = _flood(url, tmp_path)
+    assert ended.code == 3, ended.said
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    verdict, run = read_verdict(run_dir), load_run(run_dir)
+    assert {"drained", "observed"} <= {rule.name for rule in verdict.rules if not rule.passed}
+    assert "The queue did not run empty" in run.not_observable[Observation.ENDS]
+    assert "[aws] max_seconds (2 s) was reached" in run.left_over
+    assert "are in flight or delayed and cannot be deleted now" in ended.said

@@ -232,6 +232,17 @@ def test_a_log_that_may_not_be_read_is_told_before_anything_is_sent(tmp_path: Pa
     assert not (tmp_path / "runs").exists()
 
 
+def test_items_that_are_there_already_are_not_taken_for_the_runs_own(tmp_path: Path) -> None:
+    stack = SimulatedStack()
+    taken = {"id": {"S": "1"}, "quantity": {"N": "1"}}
+    there = {"Responses": {"shop-orders": [taken]}}
+    with _account({**stack.answers(), "dynamodb:BatchGetItem": there}) as (url, aws):
+        ended = _flood(url, tmp_path)
+    assert ended.code == 2
+    assert "table shop-orders has 1 item under the order ids of the plan already" in ended.said
+    assert not {"sqs:SendMessageBatch", "dynamodb:BatchWriteItem"} & set(aws.asked)
+
+
 def test_tags_that_may_not_be_read_are_no_proof_of_ownership(tmp_path: Path) -> None:
     denied = Error("AccessDeniedException", "no", 403)
     with _account({**SimulatedStack().answers(), TAGS: denied}) as (url, aws):

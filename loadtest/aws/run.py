@@ -189,6 +189,7 @@ async def _look(
         deployed = await find_deployed(account, settings, asked.function, asked.queue_url)
         await safety.check_ownership(account, deployed, settings.aws)
         safety.check_queue_is_empty(deployed, allow_backlog=asked.allow_backlog)
+        await _check_keys_are_free(account, deployed, plan)
         # May its log be read? To learn it afterwards would be late.
         await account.find(
             "logs", "FilterLogEvents", logGroupName=deployed.log_group, limit=1, startTime=0
@@ -198,6 +199,27 @@ async def _look(
         reporter.plan(safety.lines(account, deployed, plan, estimated, settings.aws))
         safety.check_ceilings(plan, estimated, settings.aws)
         return deployed, account.identity
+
+
+async def _check_keys_are_free(account: Account, deployed: Deployed, plan: Plan) -> None:
+    """What is there under the plan's keys would be taken for the run's own, and removed.
+
+    :raises UsageError: something is.
+    """
+    for table in filter(lambda table: table.holds_orders, deployed.tables):
+        own = OwnKeys(table.info, own_order_keys(plan))
+        there = [item async for item in own_items(account, own)]
+        if there:
+            raise UsageError(
+                f"table {table.info.name} has {count(len(there), 'item')} under the order ids of "
+                "the plan already. Another run left them (loadtest clean --run DIR), or a plan "
+                "function of yours makes ids that are not new: let it put a new beginning before "
+                "each."
+            )
+
+
+def own_order_keys(plan: Plan) -> Iterable[str]:
+    return dict.fromkeys(message.order_key for message in plan.messages)
 
 
 def run_info(
@@ -316,8 +338,6 @@ class _Run:
     sent: Sent = field(default_factory=Sent)
     streams: list[StreamReader] = field(default_factory=list)
     dead: list[OwnMessage] = field(default_factory=list)
-    before: set[tuple[str, str]] = field(default_factory=set)
-    """Table and key of items that were there before: they are not the run's."""
     has_sent: bool = False
     is_quiet: bool = False
     latest: QueueSample | None = None
@@ -325,9 +345,8 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.info.run_id)
-        order_keys = [message.order_key for message in self.plan.messages]
         self.own = {
-            table.info.name: OwnKeys(table.info, dict.fromkeys(order_keys))
+            table.info.name: OwnKeys(table.info, own_order_keys(self.plan))
             for table in self._orders_tables
         }
 
@@ -345,10 +364,6 @@ class _Run:
     # --- the run ---
 
     async def carry_out(self, *, enable: bool) -> RunInfo:
-        for table in self._orders_tables:
-            async for item in self._own_items(table.info):
-                self.before.add((table.info.name, item_text(key_of(table.info, item))))
-                self.recorder.write(row_of(table.info, item, Phase.BEFORE))
         await self._open_streams(enable=enable)
         self.stops.opening = None
         started_at = self.clock.now_ns()
@@ -413,7 +428,7 @@ class _Run:
         """Whether a record is about an order of this run, by its key or by what the item says."""
         order, own = self.settings.order_info(), self.own[table.name]
         attribute = order.attributes.get(order.key, table.key)
-        planned = frozenset(message.order_key for message in self.plan.messages)
+        planned = frozenset(own_order_keys(self.plan))
 
         def is_ours(record: StreamRecord) -> bool:
             images = (record.after or {}, record.before or {})
@@ -713,5 +728,4 @@ class _Run:
             for reader in self.streams:
                 if reader.table.name == info.name:
                     keys |= {item_text(record.keys): record.keys for record in reader.records}
-            own = [key for text, key in keys.items() if (info.name, text) not in self.before]
-            await remove_items(self.account, info.name, own)
+            await remove_items(self.account, info.name, keys.values())

@@ -35,7 +35,7 @@ from loadtest.explore.outcome import Exploration
 from loadtest.explore.saved import load_schedule
 from loadtest.explore.telling import Telling, print_outcome
 from loadtest.fault_rules import faults_json
-from loadtest.for_tests import FLAG, explore_answer, run_answer
+from loadtest.for_tests import FLAG, end_with_caller, explore_answer, run_answer
 from loadtest.init import check_place, init, print_written, write
 from loadtest.lab import walk
 from loadtest.matrix import MatrixProgress, print_matrix
@@ -345,6 +345,8 @@ def run(
     given = {name: value for name, value in flags.items() if value is not None}
     settings = load_settings(config, given, Path.cwd(), FaultFlags(tuple(fault or ()), faults))
     console = Console(stderr=json, highlight=False)
+    if for_tests:
+        end_with_caller()
     reporter: Reporter = Quiet() if quiet or for_tests else Terminal(console)
     if target is Target.AWS:
         run_dir, verdict = run_deployed(
@@ -497,6 +499,8 @@ def explore(
     if endpoint_url is not None:
         check_endpoint(endpoint_url)
     console = Console(stderr=json, highlight=False)
+    if for_tests:
+        end_with_caller()
     telling = Telling(None if quiet or for_tests else console)
     place = Place(endpoint_url, out, config, _command(), Path.cwd(), HostClock())
     if replay is not None:

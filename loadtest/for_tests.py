@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +16,16 @@ from analysis.proofs import check_text
 from loadtest.explore.outcome import Exploration
 
 FLAG = "--for-tests"
+
+
+def end_with_caller() -> None:
+    """From now on end as after Ctrl-C when the caller is gone, who holds standard input open."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def run_answer(run_dir: Path, verdict: Verdict, command: str) -> str:

@@ -217,14 +217,15 @@ class Stops:
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        caught = (signal.SIGINT, signal.SIGTERM)
-        for number in caught:
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
             loop.add_signal_handler(number, self.ask)
         try:
             yield
         finally:
-            for number in caught:
+            for number, handler in before.items():
                 loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
 
 def run(

@@ -15,6 +15,7 @@ mistaken for one of the tester's, nor the other way round.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ __all__ = ["CannotRunError", "NotPassed", "Outcome", "explore", "flood"]
 
 _COMMAND = Path(__file__).with_name("__main__.py")
 _PATIENCE_S = 15.0
-"""How long a run that is asked to end may take to remove what it has made."""
+"""How long a run that is asked to end may take to finish what is under way."""
 
 
 class CannotRunError(Exception):
@@ -155,26 +156,25 @@ def explore(
 def _answer(command: str, flags: Mapping[str, Any], cwd: str | Path | None) -> Outcome:
     __tracebackhide__ = True
     directory = Path.cwd() / (cwd or "")
-    # No folder of the caller's is on the path of the process, and no PYTHON* variable counts.
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-E", str(_COMMAND), command, "--for-tests", *_arguments(flags)],
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
+    # Open for as long as the answer is wanted: the process ends when this one is gone.
+    wanted, open_end = os.pipe()
     try:
-        out, err = process.communicate()
-    except BaseException:
-        process.terminate()
-        try:
-            process.communicate(timeout=_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-        raise
+        # No folder of the caller's is on the path of the process, no PYTHON* variable counts,
+        # and Ctrl-C reaches this process alone.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-E", str(_COMMAND), command, "--for-tests", *_arguments(flags)],
+            cwd=directory,
+            stdin=wanted,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        out, err = _said(process)
+    finally:
+        os.close(wanted)
+        os.close(open_end)
     if not out:
         raise CannotRunError(err.strip().removeprefix("error: "))
     sys.stderr.write(err)  # warnings
@@ -190,6 +190,21 @@ def _answer(command: str, flags: Mapping[str, Any], cwd: str | Path | None) -> O
         command=told["command"],
         text=told["text"],
     )
+
+
+def _said(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Both streams, at its end; what interrupts this interrupts the process too."""
+    __tracebackhide__ = True
+    try:
+        return process.communicate()
+    except BaseException:
+        process.terminate()
+        try:
+            process.communicate(timeout=_PATIENCE_S)
+        except BaseException:  # too slow, or interrupted once more
+            process.kill()
+            process.communicate()
+        raise
 
 
 def _arguments(flags: Mapping[str, Any]) -> list[str]:

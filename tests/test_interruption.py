@@ -36,6 +36,8 @@ rate = 60
 conflicts = 0
 poison = 0
 concurrency = 2
+[expect]
+contended_orders = 0
 [handler]
 timeout = 60
 """
@@ -208,3 +210,19 @@ def test_a_kill_leaves_no_process_and_evidence_to_judge(
     assert set(run.findings()) <= {"overwrite", "double-accept"}
     assert loadtest("report", run.path, cwd=cwd).code == code
     assert (run.path / "report.html").exists()
+
+
+def test_a_flood_of_a_test_ends_when_the_test_is_killed(cwd: Path, emulator_url: str) -> None:
+    (cwd / "asks.py").write_text(
+        f"import onceproof\nonceproof.flood(endpoint_url={emulator_url!r})"
+    )
+    root = str(Path(consumer.__file__).parent.parent)
+    with started(cwd=cwd, module="asks", env={"PYTHONPATH": root}) as process:
+        until_recorded(cwd, "acks", 6)
+        process.kill()
+        process.wait()
+        until(lambda: not processes_of(cwd), "the end of all processes")
+    run = only_run(cwd)
+    assert run.info.status is RunStatus.INTERRUPTED
+    assert run.verdict.verdict == "INCONCLUSIVE"
+    assert_nothing_left(cwd, emulator_url)

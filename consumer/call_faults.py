@@ -70,9 +70,11 @@ def injection(
             return instead(fault_replies.access_denied(subject, request_id))
         case FaultName.TRANSACTION_CANCELLED:
             reason = (option or DEFAULT_REASON).title().replace("-", "")
-            return instead(_cancelled(subject, request_id, reason, actions), reason)
+            error = fault_replies.cancelled_by_first(subject, request_id, reason, actions)
+            return instead(error, reason)
         case FaultName.TRANSACTION_CONFLICT if subject.operation == "TransactWriteItems":
-            return instead(_cancelled(subject, request_id, "TransactionConflict", actions))
+            reason = "TransactionConflict"
+            return instead(fault_replies.cancelled_by_first(subject, request_id, reason, actions))
         case FaultName.TRANSACTION_CONFLICT:
             return instead(fault_replies.transaction_conflict(subject, request_id))
         case FaultName.TRANSACTION_IN_PROGRESS if met == 1:
@@ -92,8 +94,3 @@ def injection(
 def cut_off(strike: Strike) -> Injection:
     """A further call of an invocation that waits for its timeout: nothing gets through."""
     return Injection(strike, Ending.SILENCE, forwards=False, repeats=True)
-
-
-def _cancelled(subject: Subject, request_id: str, reason: str, actions: int) -> ErrorReply:
-    codes = [reason] + [None] * (actions - 1)
-    return fault_replies.transaction_cancelled(subject, request_id, codes)

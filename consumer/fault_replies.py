@@ -157,6 +157,11 @@ def transaction_cancelled(
     return _reply(subject, error, request_id, CancellationReasons=reasons)
 
 
+def cancelled_by_first(subject: Subject, request_id: str, reason: str, actions: int) -> ErrorReply:
+    """A transaction of so many actions is cancelled for what the first one met."""
+    return transaction_cancelled(subject, request_id, [reason, *[None] * (actions - 1)])
+
+
 _CAPITAL_MESSAGE = (
     "TransactionCanceledException",
     "TransactionInProgressException",

@@ -457,8 +457,8 @@ def explore(
         str | None,
         typer.Option(
             metavar="KIND,KIND",
-            help="Faults that may be chosen: crash, timeout, lost-reply, throttle, stale-read, "
-            "redeliver (all if not given).",
+            help="Faults that may be chosen: crash, timeout, lost-reply, throttle, "
+            "transaction-conflict, stale-read, redeliver (all if not given).",
             rich_help_panel=_WORLD,
         ),
     ] = None,

@@ -255,6 +255,7 @@ PLANTED: tuple[Planted, ...] = (
         ("E1", "E2", "E4", "E5", "E6"),
         ("lost-order",),
         settings={"faults": {"transaction-conflict": {"receive": 1, "every": 2}}},
+        explore=Smallest(1, (Fault.TRANSACTION_CONFLICT,)),
     ),
     Planted("cancelled_raises", BugKind.CLASSIFY, ("E3", "E7"), ("duplicate-failed",)),
     Planted(

@@ -93,6 +93,9 @@ PLANTED: list[tuple[toys.Program, int, int, Sequence[Fault], FindingKind | None]
     (toys.claim_then_effect, 1, 1, (Fault.TIMEOUT,), FindingKind.MISSING_EFFECT),
     (toys.claim_then_effect, 2, 1, (Fault.CRASH_BEFORE_ANSWER,), None),
     (toys.order_with_effect, 3, 2, (*CRASHES, Fault.TIMEOUT, Fault.REDELIVER), None),
+    (toys.order_with_effect, 1, 1, (Fault.TRANSACTION_CONFLICT,), FindingKind.LOST_ORDER),
+    (toys.order_with_effect_or_failure, 2, 2, (Fault.TRANSACTION_CONFLICT, *CRASHES), None),
+    (toys.effect_then_order, 1, 1, (Fault.TRANSACTION_CONFLICT,), None),
     (toys.effect_then_order, 1, 0, (), None),
     (toys.effect_then_order, 1, 1, (Fault.CRASH_BEFORE_ANSWER,), FindingKind.DUPLICATE_EFFECT),
     (toys.takeover, 2, 1, CRASHES, None),
@@ -123,6 +126,7 @@ MINDS_EFFECTS = {
     toys.read_add_put,
     toys.claim_then_effect,
     toys.order_with_effect,
+    toys.order_with_effect_or_failure,
     toys.effect_then_order,
 }
 
@@ -1129,7 +1133,7 @@ def test_the_guarantee_says_what_is_covered_and_what_is_not() -> None:
         "1, 2 and 3 copies of one order, at most 1 fault of {crash-before-call, lost-reply}: "
         "6,000 interleavings in 300 states covered, none failed; not covered: more than 3 "
         "copies, more than 1 fault, crash-after-call, crash-before-answer, timeout, throttle, "
-        "stale-read and redeliver."
+        "transaction-conflict, stale-read and redeliver."
     )
     asked = list(ladder.rungs(3, 1))
     assert ladder.guarantee(known(asked[:3]), asked=asked) == (

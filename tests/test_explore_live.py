@@ -545,6 +545,7 @@ async def test_a_lease_is_taken_over_by_the_clock_of_a_later_epoch(
         ("effect_lost", Fault.CRASH_AFTER, FindingKind.MISSING_EFFECT),
         ("own_write_is_foreign", Fault.LOST_REPLY, FindingKind.SELF_CONFLICT),
         ("read_then_write", Fault.REDELIVER, FindingKind.OVERWRITE),
+        ("cancelled_is_duplicate", Fault.TRANSACTION_CONFLICT, FindingKind.LOST_ORDER),
     ],
 )
 async def test_one_fault_and_one_copy_show_it(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from loadtest.explore.model import (
+    CONFLICTED,
     LOST,
     THROTTLED,
     Answer,
@@ -70,7 +71,7 @@ def scan() -> Call:
 def settle(order: str, effect: str) -> Call:
     """Store an order and count its effect, both or neither."""
     both = frozenset({order, effect})
-    return Call(f"settle {order} {effect}", reads=both, writes=both)
+    return Call(f"settle {order} {effect}", reads=both, writes=both, is_transaction=True)
 
 
 class ToyStore:
@@ -180,6 +181,14 @@ def order_with_effect(run: Run) -> Generator[Call, str, Answer]:
     if (yield settle(ORDER, PAY)) == REJECTED:
         return DUPLICATE
     return DONE
+
+
+def order_with_effect_or_failure(run: Run) -> Generator[Call, str, Answer]:
+    """Right, also when another transaction is in the way."""
+    settled = yield settle(ORDER, PAY)
+    if settled == CONFLICTED.text:
+        return FAILED
+    return DUPLICATE if settled == REJECTED else DONE
 
 
 def effect_then_order(run: Run) -> Generator[Call, str, Answer]:

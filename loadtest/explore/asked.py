@@ -30,6 +30,7 @@ KINDS: Mapping[str, tuple[Fault, ...]] = {
     "timeout": (Fault.TIMEOUT,),
     "lost-reply": (Fault.LOST_REPLY,),
     "throttle": (Fault.THROTTLE,),
+    "transaction-conflict": (Fault.TRANSACTION_CONFLICT,),
     "stale-read": (Fault.STALE_READ,),
     "redeliver": (Fault.REDELIVER,),
 }

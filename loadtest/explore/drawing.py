@@ -172,6 +172,7 @@ _FAULTS = {
     Fault.TIMEOUT: "no reply comes, and the run is killed at its timeout",
     Fault.LOST_REPLY: "the reply is lost, and the SDK asks again",
     Fault.THROTTLE: "it is throttled, and the SDK asks again",
+    Fault.TRANSACTION_CONFLICT: "another transaction holds an item, and this one is cancelled",
     Fault.STALE_READ: "it answers from before the item's last write",
     Fault.CRASH_BEFORE_ANSWER: "the process is killed before its answer is taken",
     Fault.REDELIVER: "the message is received again all the same",

@@ -47,6 +47,7 @@ _NAMES: Mapping[Fault, tuple[FaultName, ...]] = {
     Fault.TIMEOUT: (FaultName.TIMEOUT,),
     Fault.LOST_REPLY: (FaultName.LOST_REPLY,),
     Fault.THROTTLE: (FaultName.THROTTLE,),
+    Fault.TRANSACTION_CONFLICT: (FaultName.TRANSACTION_CONFLICT,),
     Fault.STALE_READ: (FaultName.STALE_READ,),
     Fault.REDELIVER: (FaultName.REDELIVER_DURING, FaultName.REDELIVER_AFTER),
 }

@@ -30,6 +30,7 @@ class Fault(StrEnum):
     TIMEOUT = "timeout"  # the call took effect, no reply came, the run was ended
     LOST_REPLY = "lost-reply"  # the call took effect, and the SDK's next attempt comes
     THROTTLE = "throttle"  # no effect; the SDK's next attempt comes
+    TRANSACTION_CONFLICT = "transaction-conflict"  # no effect; the run is told so
     STALE_READ = "stale-read"  # a read answers from before the item's last write
     REDELIVER = "redeliver"  # the copy is received again while this run is going, or after it
 
@@ -43,6 +44,7 @@ class Call:
     writes: frozenset[str] = frozenset()  # items that it may change
     everything: bool = False  # it may depend on and change anything
     may_be_stale: bool = False  # an eventually consistent read
+    is_transaction: bool = False  # of writes, so that another one may get in its way
 
     def depends_on(self, other: Call) -> bool:
         """Whether the order of the two may matter. Two reads commute, and so do calls on
@@ -63,6 +65,7 @@ class Reply:
 
 LOST = Reply("lost", wrote=True)
 THROTTLED = Reply("throttled", wrote=False)
+CONFLICTED = Reply("transaction conflict", wrote=False)
 
 
 @dataclass(frozen=True, slots=True)

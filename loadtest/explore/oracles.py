@@ -33,6 +33,7 @@ from consumer.gateway import UPSTREAM_KEEPALIVE_S
 from consumer.signing import Signer
 from loadtest.explore.cast import LEARNING, Receives
 from loadtest.explore.model import (
+    CONFLICTED,
     LOST,
     THROTTLED,
     Answer,
@@ -235,9 +236,15 @@ class RealHandler:
     def _told(self, call: Call, reply: Reply) -> Told | None:
         if reply == LOST:
             return None
-        if reply == THROTTLED:
-            subject = self._known.requests[call.text].wire_call.subject
-            error = fault_replies.throttled(subject, str(uuid.UUID(int=0)))
+        if reply in (THROTTLED, CONFLICTED):
+            understood = self._known.requests[call.text]
+            subject, request_id = understood.wire_call.subject, str(uuid.UUID(int=0))
+            if reply == THROTTLED:
+                error = fault_replies.throttled(subject, request_id)
+            else:
+                error = fault_replies.cancelled_by_first(
+                    subject, request_id, "TransactionConflict", len(understood.places)
+                )
             return Told(error.status, error.headers, error.body)
         return self._known.replies[reply.text]
 

@@ -138,7 +138,12 @@ class Reader:
             if touch.action is not Action.CHECK
         }
         also = set(effects) | ({TOKEN + request.token} if request.token is not None else set())
-        return Call(text, items | also, frozenset(changed | also))
+        return Call(
+            text,
+            items | also,
+            frozenset(changed | also),
+            is_transaction=request.operation == "TransactWriteItems",
+        )
 
 
 def _sent(asked: WireCall, text: str) -> frozenset[str]:

@@ -33,6 +33,7 @@ from typing import NamedTuple, Protocol
 
 from analysis.findings import FindingKind
 from loadtest.explore.model import (
+    CONFLICTED,
     LOST,
     THROTTLED,
     Answer,
@@ -53,7 +54,10 @@ EFFECT = "effect:"
 """How the items begin that count side effects: ``effect:<name>:<order key>``."""
 
 _ENDS_AT_CALL = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.TIMEOUT})
-_NO_EFFECT = frozenset({Fault.CRASH_BEFORE, Fault.THROTTLE, Fault.REDELIVER})
+_NO_EFFECT = frozenset(
+    {Fault.CRASH_BEFORE, Fault.THROTTLE, Fault.TRANSACTION_CONFLICT, Fault.REDELIVER}
+)
+_MARKS = {LOST: "l", THROTTLED: "t", CONFLICTED: "c"}
 _OF_ANY_CALL = (Fault.CRASH_BEFORE, Fault.TIMEOUT, Fault.THROTTLE)
 _OF_WRITES = (Fault.CRASH_AFTER, Fault.LOST_REPLY)
 
@@ -108,16 +112,15 @@ class Progress:
     def __init__(self, run: Run, history: History, course: str) -> None:
         self.run = run
         self.history = history
-        self.course = course  # of the replies: w wrote, r read or rejected, l lost, t throttled
+        self.course = course
+        """Of the replies: w wrote, r read or rejected, l lost, t throttled, c conflict."""
         self.step: Call | Answer | None = None  # None: not asked yet
         self.later: dict[Reply, Progress] = {}
 
     def after(self, reply: Reply) -> Progress:
         found = self.later.get(reply)
         if found is None:
-            mark = (
-                "l" if reply == LOST else "t" if reply == THROTTLED else "w" if reply.wrote else "r"
-            )
+            mark = _MARKS.get(reply, "w" if reply.wrote else "r")
             found = Progress(self.run, (*self.history, reply), self.course + mark)
             self.later[reply] = found
         return found
@@ -400,6 +403,8 @@ class World:
                 faults += _OF_WRITES
             if step.may_be_stale and await self._is_stale(state, progress):
                 faults.append(Fault.STALE_READ)
+            if step.is_transaction:
+                faults.append(Fault.TRANSACTION_CONFLICT)
         if self._again(state.copies, progress.run, step):
             faults.append(Fault.REDELIVER)
         choices += [self._choice(progress, step, f) for f in faults if self._is_left(state, f)]
@@ -506,6 +511,8 @@ class World:
                 goes_on = progress.after(LOST if fault is Fault.LOST_REPLY else reply)
             elif fault is Fault.THROTTLE:
                 goes_on = progress.after(THROTTLED)
+            elif fault is Fault.TRANSACTION_CONFLICT:
+                goes_on = progress.after(CONFLICTED)
             for number, _ in progress.run.messages:
                 copy = copies[number]
                 if fault in _ENDS_AT_CALL:

@@ -187,17 +187,25 @@ class Processes:
     ) -> Child:
         """Start ``argv`` in a session of its own; both output streams go to ``log``."""
         loop = asyncio.get_running_loop()
-        _, child = await loop.subprocess_exec(
-            lambda: Child(log, self._started, self._ended),
-            *argv,
-            env=dict(env),
-            cwd=cwd,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=tuple(pass_fds),
+        starting = asyncio.ensure_future(
+            loop.subprocess_exec(
+                lambda: Child(log, self._started, self._ended),
+                *argv,
+                env=dict(env),
+                cwd=cwd,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=tuple(pass_fds),
+            )
         )
+        try:
+            _, child = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # It may run already without being known yet: whoever cleans up must find it.
+            await asyncio.gather(starting, return_exceptions=True)
+            raise
         return child
 
     def _started(self, child: Child) -> None:

@@ -436,6 +436,7 @@ class DeployedInfo:
     log_group: str
     streams_enabled: tuple[str, ...] = ()  # tables whose stream this run switched on
     items_kept: bool = False  # asked to leave the run's own items where they are
+    recorder_layer: str | None = None  # layer by which the run recorded the function's calls
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,16 @@ _LINE_MAX_BYTES = 262_144  # an event of ten messages is longer only with very l
 _RECEIPT_HANDLE = re.compile(rb"""([rR]eceiptHandle\\*["']\s*:\s*\\*["'])[^"'\\]+""")
 
 
+def without_receipt_handles(text: bytes) -> bytes:
+    """A handler's output without them: whoever holds one can delete the message."""
+    return _RECEIPT_HANDLE.sub(rb"\1[left out]", text)
+
+
 class BoundedLog:
     """A log file that stops growing at ``limit_bytes`` and then counts what it drops.
 
-    Receipt handles are left out of it: whoever holds one can delete the message. So an
-    unfinished line waits for its end, in case it breaks off inside one.
+    Receipt handles are left out of it. So an unfinished line waits for its end, in case it
+    breaks off inside one.
     """
 
     def __init__(
@@ -73,7 +78,7 @@ class BoundedLog:
         self._append(line)
 
     def _append(self, text: bytes) -> None:
-        text = self._redaction(_RECEIPT_HANDLE.sub(rb"\1[left out]", text))
+        text = self._redaction(without_receipt_handles(text))
         written = 0
         if self._left:
             try:

@@ -22,6 +22,7 @@ from analysis.report import write_outputs
 from analysis.verdict import judge, write_verdict
 from consumer.clock import HostClock
 from loadtest import __version__
+from loadtest.aws.clean_run import clean_run
 from loadtest.aws.commands import Talk, Where, clean_orphans, clean_stack
 from loadtest.aws.commands import deploy as deploy_stack
 from loadtest.aws.run import Asked, run_deployed
@@ -284,6 +285,16 @@ def run(
             rich_help_panel=_DEPLOYED,
         ),
     ] = False,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="Have the function (Python) called through a recorder for the run, to see its "
+            "AWS calls and results: a layer is added and its handler setting changed, and both "
+            "are put back.",
+            rich_help_panel=_DEPLOYED,
+        ),
+    ] = False,
     allow_backlog: Annotated[
         bool,
         typer.Option(
@@ -328,6 +339,7 @@ def run(
         enable_stream=enable_stream,
         keep_items=keep_items,
         allow_backlog=allow_backlog,
+        record=record,
     )
     _check_target(target, asked, yes=yes, local=control or code is not None or handler is not None)
     flags: dict[str, Any] = {
@@ -399,7 +411,7 @@ def _check_target(target: Target | None, asked: Asked, *, yes: bool, local: bool
     if yes or asked != Asked("", Where(None, None, endpoint_url)):
         raise UsageError(
             "--function, --queue-url, --profile, --region, --enable-stream, --keep-items, "
-            "--allow-backlog and --yes are of --target aws: name that target as well."
+            "--record, --allow-backlog and --yes are of --target aws: name that target as well."
         )
     if target is Target.ENDPOINT and endpoint_url is None:
         raise UsageError("--target endpoint needs --endpoint-url.")
@@ -692,6 +704,14 @@ def clean(
     stack: Annotated[
         str | None, typer.Option(metavar="NAME", help="Remove the stack of this name.")
     ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="Remove what the run of this directory left at a deployed function.",
+        ),
+    ] = None,
     orphans: Annotated[
         bool,
         typer.Option(
@@ -706,22 +726,28 @@ def clean(
     out: Annotated[Path, typer.Option(help="Folder with the stack's record.")] = Path("runs"),
     yes: _Yes = False,
 ) -> None:
-    """Remove from AWS what deploy made, and prove that it is gone.
+    """Remove from AWS what deploy or a run put there, and prove that it is gone.
 
-    Only what carries the stack's tag is removed, after it was shown and you agreed. Exit code 4:
-    something may be left; it is named, and the command can be repeated.
+    Of stacks, only what carries the tag is removed; of a run, its own items and messages, and
+    what it had changed is put back. It is shown first, and you are asked. Exit code 4: something
+    may be left; it is named, and the command can be repeated.
 
     Example: loadtest clean --stack sample
 
-    After a crash, or without the record: loadtest clean --orphans --region eu-west-1
+    After a crash: loadtest clean --run runs/20260101T120000Z-a1b2c3
+
+    Without any record: loadtest clean --orphans --region eu-west-1
     """
-    if (stack is None) != orphans:
-        raise UsageError("name what to remove: --stack NAME or --orphans.")
+    if (stack is not None) + (run_dir is not None) + orphans != 1:
+        raise UsageError("name what to remove: --stack NAME, --run DIR or --orphans.")
     where = Where(profile, region, endpoint_url)
+    talk = _talk(yes)
     if stack is not None:
-        run_in_loop(clean_stack(where, stack=stack, out=out, talk=_talk(yes)))
+        run_in_loop(clean_stack(where, stack=stack, out=out, talk=talk))
+    elif run_dir is not None:
+        run_in_loop(clean_run(where, run_dir=run_dir, clock=HostClock(), talk=talk))
     else:
-        run_in_loop(clean_orphans(where, out=out, talk=_talk(yes)))
+        run_in_loop(clean_orphans(where, out=out, talk=talk))
 
 
 def _talk(yes: bool) -> Talk:

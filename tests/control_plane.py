@@ -117,6 +117,7 @@ def _error_type(reply: Reply) -> str:
 _TARGETS = {
     "AmazonSQS": "sqs",
     "DynamoDB_20120810": "dynamodb",
+    "DynamoDBStreams_20120810": "dynamodb",
     "Logs_20140328": "logs",
     "ResourceGroupsTaggingAPI_20170126": "tag",
 }

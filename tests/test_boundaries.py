@@ -15,6 +15,7 @@ OURS = {"analysis", "consumer", "loadtest", "onceproof"}
 HANDLERS = [
     ROOT / "consumer" / "app.py",
     ROOT / "consumer" / "control.py",
+    ROOT / "consumer" / "function_recorder.py",
     *sorted((ROOT / "consumer" / "planted").rglob("*.py")),
 ]
 PURE = ["loadtest/plan.py", "loadtest/orders.py", "analysis/schema.py", "analysis/findings.py"]

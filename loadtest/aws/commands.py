@@ -16,7 +16,7 @@ from consumer.clock import Clock
 from loadtest.aws.account import Account, Identity
 from loadtest.aws.clean import Tagged, find_orphans, remove_all, remove_stack, stack_parts
 from loadtest.aws.cost import PRICE_REGION, mapping_polls, usd_text
-from loadtest.aws.deploy import Deployment, present
+from loadtest.aws.deploy import Deployment, There, present
 from loadtest.aws.resources import TAG, Kind
 from loadtest.aws.stack import (
     LOG_RETENTION_DAYS,
@@ -26,7 +26,6 @@ from loadtest.aws.stack import (
     TIMEOUT_S,
     VISIBILITY_TIMEOUT_S,
     Names,
-    StackRecord,
     check_name,
     read_record,
     record_path,
@@ -84,12 +83,14 @@ async def deploy(where: Where, *, stack: str, out: Path, clock: Clock, talk: Tal
         names = Names(stack, identity.region)
         record = read_record(path)
         if record is not None:
-            _check_place(record, identity, path)
+            check_place(record.account_id, record.region, identity, path)
         there = await present(account, names)
         if there:
-            _tell_what_is_there(names, there, identity, talk)
+            _tell_what_is_there(there, identity, talk)
+            check_whole(names, there)
+            talk.say(f"stack {stack} is there already; nothing was made")
             return
-        talk.facts(_plan(names, identity, path))
+        talk.facts(stack_plan(names, identity, path))
         if not talk.agreed("Make it?"):
             talk.say("nothing was made")
             return
@@ -99,25 +100,16 @@ async def deploy(where: Where, *, stack: str, out: Path, clock: Clock, talk: Tal
     talk.hint(f"remove it loadtest clean --stack {stack}")
 
 
-def _check_place(record: StackRecord, identity: Identity, path: Path) -> None:
-    """:raises UsageError: the record is of another account or region."""
-    ours = (identity.account_id, identity.region)
-    if (record.account_id, record.region) != ours:
+def check_place(account_id: str, region: str, identity: Identity, what: Path) -> None:
+    """:raises UsageError: what is recorded there is of another account or region."""
+    if (account_id, region) != (identity.account_id, identity.region):
         raise UsageError(
-            f"{path} is of a stack in account {record.account_id}, region {record.region}, and "
-            f"the credentials are for {identity}. Use that account (--profile, --region), or "
-            "another --name or --out."
+            f"{what} is of account {account_id}, region {region}, and the credentials are for "
+            f"{identity}. Use that account (--profile, --region)."
         )
 
 
-def _tell_what_is_there(
-    names: Names,
-    there: Sequence[tuple[Kind, str, str, str | None]],
-    identity: Identity,
-    talk: Talk,
-) -> None:
-    """:raises UsageError: what is there is no whole stack of ours."""
-    stack = names.stack
+def _tell_what_is_there(there: Sequence[There], identity: Identity, talk: Talk) -> None:
     talk.facts(
         [
             ("in", str(identity)),
@@ -127,6 +119,11 @@ def _tell_what_is_there(
             ),
         ]
     )
+
+
+def check_whole(names: Names, there: Sequence[There]) -> None:
+    """:raises UsageError: what is there is no whole stack of ours."""
+    stack = names.stack
     foreign = [f"{kind} {name}" for kind, name, _, tag in there if tag is None]
     if foreign:
         raise UsageError(
@@ -140,10 +137,10 @@ def _tell_what_is_there(
             f"only a part of stack {stack} is there. Remove it with loadtest clean --stack {stack}"
             ", then deploy again."
         )
-    talk.say(f"stack {stack} is there already; nothing was made")
 
 
-def _plan(names: Names, identity: Identity, path: Path) -> list[tuple[str, str]]:
+def stack_plan(names: Names, identity: Identity, path: Path) -> list[tuple[str, str]]:
+    """What will be made, where, and what it costs, as it is shown before."""
     idle = mapping_polls(deliveries=0, deleted=0, body_bytes=0, lasting_s=_DAY_S)
     return [
         ("in", str(identity)),
@@ -196,7 +193,7 @@ async def clean_stack(where: Where, *, stack: str, out: Path, talk: Talk) -> Non
     async with where.account() as account:
         identity = account.identity
         if record is not None:
-            _check_place(record, identity, path)
+            check_place(record.account_id, record.region, identity, path)
         parts = await stack_parts(account, Names(stack, identity.region), talk.hint)
         if record is not None:
             parts = [one for one in parts if one.stack_id == record.stack_id]

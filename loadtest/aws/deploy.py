@@ -47,8 +47,12 @@ _READY_LIMIT_S = 180.0
 _READY_EVERY_S = 0.5
 
 
-async def present(account: Account, names: Names) -> list[tuple[Kind, str, str, str | None]]:
-    """What there is of the stack already: kind, name, state, and the tag's value."""
+There = tuple[Kind, str, str, str | None]
+"""Something that is there: kind, name, state, and the value of its tag."""
+
+
+async def present(account: Account, names: Names) -> list[There]:
+    """What there is of the stack already."""
     parts = [
         *names.parts(),
         *((Kind.MAPPING, one) for one in await mappings_of(account, names.queue)),

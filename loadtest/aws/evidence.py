@@ -26,10 +26,12 @@ from analysis.text import count
 from loadtest.aws.logs import Logged, environments
 from loadtest.aws.queues import OwnMessage
 
-NEVER_SEEN = {
+UNRECORDED = {
     Observation.CALLS: "The calls of a deployed function are not recorded: its reads, its "
     "rejected writes, its retries, and which invocation made a write.",
     Observation.RESULTS: "What a deployed function returns to its mapping is not recorded.",
+}
+NEVER_SEEN = {
     Observation.OTHER_ITEMS: "In an account only the run's own items are read.",
 }
 

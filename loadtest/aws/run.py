@@ -40,6 +40,7 @@ from consumer.clock import Clock
 from consumer.faults import NO_FAULTS
 from consumer.injector import Injector
 from consumer.ledger import Ledger
+from consumer.processes import without_receipt_handles
 from consumer.recorder import Recorder
 from loadtest import __version__
 from loadtest.aws import cost, safety
@@ -48,6 +49,7 @@ from loadtest.aws.commands import Where
 from loadtest.aws.deployed import Deployed, DeployedTable, find_deployed
 from loadtest.aws.evidence import (
     NEVER_SEEN,
+    UNRECORDED,
     Ends,
     attribute,
     delivery_rows,
@@ -66,6 +68,9 @@ from loadtest.aws.queues import (
     sample,
     until_quiet,
 )
+from loadtest.aws.recorded import Recorded
+from loadtest.aws.recorded import gap as recording_gap
+from loadtest.aws.recording import check_recordable, layer_name, record_off, record_on
 from loadtest.aws.streams import StreamReader, StreamRecord, disable_stream, enable_stream
 from loadtest.config import Settings
 from loadtest.driver import Driver, Sent
@@ -89,7 +94,8 @@ _CLOCKS_APART_MS = 60_000
 _MOST_RECEIVES = 10
 _MS = 1_000_000
 LOG_FILE = "function.log"
-"""In the run's directory: all lines of the function's log since the start, as they are."""
+"""In the run's directory: all lines of the function's log since the start, without receipt
+handles."""
 
 _Finals = dict[tuple[str, str], str]
 """Table and key -> item."""
@@ -115,6 +121,7 @@ class Asked:
     enable_stream: bool = False
     keep_items: bool = False
     allow_backlog: bool = False
+    record: bool = False
 
 
 def run_deployed(
@@ -190,6 +197,8 @@ async def _look(
         await safety.check_ownership(account, deployed, settings.aws)
         safety.check_queue_is_empty(deployed, allow_backlog=asked.allow_backlog)
         await _check_keys_are_free(account, deployed, plan)
+        if asked.record:
+            await check_recordable(account, deployed.function, deployed.mapping_id)
         # May its log be read? To learn it afterwards would be late.
         await account.find(
             "logs", "FilterLogEvents", logGroupName=deployed.log_group, limit=1, startTime=0
@@ -260,13 +269,13 @@ def run_info(
         ),
         order=settings.order_info(),
         tables=tuple(table.info for table in deployed.tables),
-        result=ResultInfo(),
+        result=settings.result_info() if asked.record else ResultInfo(),
         expect=settings.expect_info(),
         versions={
             "python": platform.python_version(),
             **{name: version(name) for name in ("boto3", "botocore", "duckdb")},
         },
-        not_observable=dict(NEVER_SEEN),
+        not_observable={**UNRECORDED, **NEVER_SEEN},
         deployed=DeployedInfo(
             account_id=identity.account_id,
             region=identity.region,
@@ -276,6 +285,7 @@ def run_info(
             dead_letter_url=None if dead is None else dead.url,
             log_group=deployed.log_group,
             items_kept=asked.keep_items,
+            recorder_layer=layer_name(run_id) if asked.record else None,
         ),
     )
 
@@ -358,6 +368,11 @@ class _Run:
     def _orders_tables(self) -> list[DeployedTable]:
         return [table for table in self.deployed.tables if table.holds_orders]
 
+    @property
+    def _layer(self) -> str | None:
+        """That records the function's calls; in run.json since before it exists."""
+        return None if self.info.deployed is None else self.info.deployed.recorder_layer
+
     def _own_items(self, table: TableInfo) -> AsyncIterator[Item]:
         return own_items(self.account, self.own[table.name])
 
@@ -365,6 +380,9 @@ class _Run:
 
     async def carry_out(self, *, enable: bool) -> RunInfo:
         await self._open_streams(enable=enable)
+        if self._layer is not None:
+            self.reporter.phase("letting the function be called through the recorder")
+            await record_on(self.account, self.deployed.function, self._layer)
         self.stops.opening = None
         started_at = self.clock.now_ns()
         self.info = replace(self.info, started_at=started_at)
@@ -395,7 +413,7 @@ class _Run:
             status=self._status(),
             ended_at=self.clock.now_ns(),
             plan=replace(self.info.plan, concurrency=slots or self.info.plan.concurrency),
-            not_observable={**self.info.not_observable, **hidden},
+            not_observable={**NEVER_SEEN, **hidden},
             left_over=tuple(self._left_over()),
         )
         return self.info
@@ -569,7 +587,7 @@ class _Run:
                 break
             await self.account.sleep(pace.every_s)
         lines = (f"{event.at_ms} {event.stream} {event.message}\n" for event in events)
-        (self.run_dir / LOG_FILE).write_text("".join(lines), encoding="utf-8")
+        (self.run_dir / LOG_FILE).write_bytes(without_receipt_handles("".join(lines).encode()))
         size = sum(len(event.message.encode()) for event in events)
         return _Read(invocations, size, all_whole, gap)
 
@@ -604,14 +622,23 @@ class _Run:
         """Write all rows but those of items; what was not to be seen, and why."""
         messages, hidden = self.recorder.accepted, {}
         rows = invocation_rows(read.invocations)
+        recorded = self._recorded(read)
+        if recorded is not None:
+            pairs = zip(read.invocations, rows, strict=True)
+            rows = [recorded.invocation(logged, row) for logged, row in pairs]
         attribution = attribute(
             read.invocations, messages, self.deployed.batch_size, all_whole=read.all_whole
         )
         for row in (*rows, *delivery_rows(messages, rows, attribution, ends)):
             self.recorder.write(row)
-        for record in (record for reader in self.streams for record in reader.records):
-            for part in record.rows(self.recorder.next_id(Call)):
-                self.recorder.write(part)
+        if recorded is not None:
+            for logged, row in zip(read.invocations, rows, strict=True):
+                for part in recorded.rows(logged, row):
+                    self.recorder.write(part)
+        else:
+            for record in (record for reader in self.streams for record in reader.records):
+                for part in record.rows(self.recorder.next_id(Call)):
+                    self.recorder.write(part)
         if attribution.unseen is not None:
             hidden[Observation.DELIVERIES] = attribution.unseen
         if ends.unseen is not None:
@@ -619,14 +646,38 @@ class _Run:
         streamed = {reader.table.name for reader in self.streams}
         names = [table.info.name for table in self._orders_tables]
         without = [name for name in names if name not in streamed]
-        if without:
+        if recorded is not None:
+            if recorded.unknown_before:
+                hidden[Observation.WRITES] = (
+                    "The recorder cannot tell what "
+                    f"{count(recorded.unknown_before, 'write')} of transactions, batches or "
+                    "updates replaced. A stream can: leave --record out."
+                )
+        elif without:
             hidden[Observation.WRITES] = (
                 f"Table {', '.join(without)} has no stream of whole items (NEW_AND_OLD_IMAGES), so "
                 "writes are not seen. Switch one on, or let the run do it: --enable-stream."
             )
         elif read.stream_gap is not None:
             hidden[Observation.WRITES] = read.stream_gap
+        if self._layer is None:
+            hidden |= UNRECORDED
+        elif recorded is None:
+            gap = recording_gap(read.invocations) or "The function's log has not told all."
+            hidden |= dict.fromkeys(UNRECORDED, gap)
         return hidden
+
+    def _recorded(self, read: _Read) -> Recorded | None:
+        """What the recorder wrote, when it is whole."""
+        if self._layer is None or not read.all_whole or recording_gap(read.invocations):
+            return None
+        return Recorded(
+            [table.info for table in self.deployed.tables],
+            self.recorder.accepted,
+            report_batch_item_failures=self.deployed.report_batch_item_failures,
+            result_fields=self.info.result,
+            next_call_id=partial(self.recorder.next_id, Call),
+        )
 
     def _status(self) -> RunStatus:
         if self.stops.interrupted:
@@ -679,6 +730,11 @@ class _Run:
         """Remove what the run put there, and see that it is gone; what could not be is told."""
         kept = self.info.deployed is not None and self.info.deployed.items_kept
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        if self._layer is not None:
+            what = f"the recorder of function {self.deployed.function}"
+            steps.append(
+                (what, partial(record_off, self.account, self.deployed.function, self._layer))
+            )
         if self.has_sent:
             if not self.is_quiet:
                 steps.append((f"messages in queue {self.deployed.queue.name}", self._empty_queue))

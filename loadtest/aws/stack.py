@@ -147,16 +147,18 @@ def _policy(statements: list[dict[str, object]]) -> str:
 
 
 def package() -> bytes:
-    """The reference handler as Lambda takes it; the same bytes every time.
+    """The reference handler as Lambda takes it; the same bytes every time."""
+    return zip_of("app.py", _CODE.read_bytes())
 
-    Stored, not deflated: compressors differ from version to version.
-    """
-    entry = zipfile.ZipInfo("app.py", date_time=(1980, 1, 1, 0, 0, 0))
+
+def zip_of(name: str, content: bytes) -> bytes:
+    """An archive of one file. Stored, not deflated: compressors differ from version to version."""
+    entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
     entry.create_system = 3  # Unix, on every machine
     entry.external_attr = 0o644 << 16
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(entry, _CODE.read_bytes())
+        archive.writestr(entry, content)
     return buffer.getvalue()
 
 

@@ -25,6 +25,7 @@ from loadtest import __version__
 from loadtest.aws.clean_run import clean_run
 from loadtest.aws.commands import Talk, Where, clean_orphans, clean_stack
 from loadtest.aws.commands import deploy as deploy_stack
+from loadtest.aws.lab import walk_deployed
 from loadtest.aws.run import Asked, run_deployed
 from loadtest.check import check_run, comparison_json, update_baseline
 from loadtest.config import FaultFlags, load_settings
@@ -660,7 +661,23 @@ def sql(
 @app.command()
 def lab(
     out: Annotated[Path, typer.Option(help="Folder for the run's directory.")] = Path("runs"),
+    target: Annotated[
+        Target,
+        typer.Option(
+            help="local: here, with this tool's own environments. aws: through Lambda, on a sample "
+            "stack that is made for it and removed again.",
+        ),
+    ] = Target.LOCAL,
     endpoint_url: _EndpointUrl = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A sample stack that is there already.", rich_help_panel=_AWS
+        ),
+    ] = None,
+    profile: _Profile = None,
+    region: _Region = None,
+    yes: _Yes = False,
 ) -> None:
     """Walk the smallest story with the reference handler, and print every step of it.
 
@@ -668,10 +685,22 @@ def lab(
     writes, two rejections that change nothing.
 
     Example: loadtest lab --out /tmp/lab
+
+    In an account: loadtest lab --target aws --profile dev --region eu-west-1
     """
+    console = Console(highlight=False)
+    if target is Target.AWS:
+        where = Where(profile, region, endpoint_url)
+        held = run_in_loop(
+            walk_deployed(where, stack=stack, out=out, clock=HostClock(), talk=_talk(yes))
+        )
+        raise typer.Exit(0 if held else 1)
+    if stack or profile or region or yes:
+        raise UsageError(
+            "--stack, --profile, --region and --yes are of --target aws: name that target as well."
+        )
     if endpoint_url is not None:
         check_endpoint(endpoint_url)
-    console = Console(highlight=False)
     held = walk(endpoint_url=endpoint_url, out=out, clock=HostClock(), console=console)
     raise typer.Exit(0 if held else 1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from loadtest.run import finished, new_run_dir, run_info, write_run_info
 from loadtest.stage import Stage
 from loadtest.targets import KEEP_UNCHANGED
 
-_STORY = (
+STORY: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = (
     ("one order alone", (("dedup-order", 4),)),
     ("two copies of it", (("dedup-order", 4), ("dedup-order", 4))),
     ("one other order", (("other-order", 1),)),
@@ -40,7 +41,7 @@ _EXPECTED_ITEMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
     """One thing that the story promises."""
 
     what: str
@@ -59,12 +60,16 @@ def walk(*, endpoint_url: str | None, out: Path, clock: Clock, console: Console)
     with open_evidence(run_dir) as evidence:
         console.print(_deliveries(evidence))
         promises = _promises(evidence, counters)
-    promises.append(_Held("everything removed and proven gone", len(gone) >= 4, ", ".join(gone)))
+    promises.append(Held("everything removed and proven gone", len(gone) >= 4, ", ".join(gone)))
+    print_held(console, promises)
+    console.print(Text(f"evidence  {run_dir}"), soft_wrap=True)
+    return all(promise.holds for promise in promises)
+
+
+def print_held(console: Console, promises: Sequence[Held]) -> None:
     for promise in promises:
         mark = Text("✓ ", "green") if promise.holds else Text("✗ ", "red")
         console.print(mark + Text(f"{promise.what}: {promise.seen}"))
-    console.print(Text(f"evidence  {run_dir}"), soft_wrap=True)
-    return all(promise.holds for promise in promises)
 
 
 async def _walk(
@@ -97,7 +102,7 @@ async def _walk(
         warn=say,
     )
     async with stage:
-        for (name, _), plan in zip(_STORY, steps, strict=True):
+        for (name, _), plan in zip(STORY, steps, strict=True):
             say(name)
             await stage.carry_out(
                 plan, rate_per_s=None, stop=asyncio.Event(), drain=asyncio.Event()
@@ -112,7 +117,7 @@ def _plans() -> list[Plan]:
     plans = []
     number = 0
     seen: set[str] = set()
-    for _, orders in _STORY:
+    for _, orders in STORY:
         messages = []
         for order_key, quantity in orders:
             number += 1
@@ -169,7 +174,7 @@ def _short(item: str | None) -> str:
     return "/".join(str(next(iter(value.values()))) for value in json.loads(item).values()) or "-"
 
 
-def _promises(evidence: Evidence, counters: tuple[int, int]) -> list[_Held]:
+def _promises(evidence: Evidence, counters: tuple[int, int]) -> list[Held]:
     def count(sql: str, *parameters: Any) -> int:
         return int(evidence.scalar(sql, parameters))
 
@@ -191,22 +196,22 @@ def _promises(evidence: Evidence, counters: tuple[int, int]) -> list[_Held]:
     notes = [item["note"]["S"] for item in items if "note" in item]
     accepted, rejected = by_decision[Decision.ACCEPTED], by_decision[Decision.REJECTED]
     return [
-        _Held("four deliveries", deliveries == 4, str(deliveries)),
-        _Held("two accepted writes", accepted == 2, str(accepted)),
-        _Held(
+        Held("four deliveries", deliveries == 4, str(deliveries)),
+        Held("two accepted writes", accepted == 2, str(accepted)),
+        Held(
             "two rejections, their item unchanged",
             rejected == unchanged == 2,
             f"{rejected}, {unchanged} unchanged",
         ),
-        _Held(
+        Held(
             "items exactly those two",
             orders == _EXPECTED_ITEMS,
             ", ".join("/".join(order) for order in sorted(orders)),
         ),
-        _Held(
+        Held(
             "queue empty (waiting and in flight)",
             counters == (0, 0),
             f"{counters[0]} and {counters[1]}",
         ),
-        _Held("reference item untouched", notes == [KEEP_UNCHANGED], ", ".join(notes)),
+        Held("reference item untouched", notes == [KEEP_UNCHANGED], ", ".join(notes)),
     ]

@@ -573,7 +573,7 @@ def _describe_store(connection: duckdb.DuckDBPyConnection, run: RunInfo) -> None
         + _by_table(run, {table.name: _is_complete(table) for table in run.tables}, "true")
         + ", false)",
         "same_key(text)": _NUMBER_SPELLING if numeric else "text",
-        "differing_fields(answer, item)": _differing_fields(run.order),
+        "differing_fields(answer, item)": _differing_fields(run.order, run.tables),
     }
     for signature, body in macros.items():
         connection.execute(f"CREATE MACRO {signature} AS {body}")
@@ -605,7 +605,7 @@ def _is_complete(table: TableInfo) -> str:
     return " AND ".join(conditions) or "true"
 
 
-def _differing_fields(order: OrderInfo) -> str:
+def _differing_fields(order: OrderInfo, tables: Sequence[TableInfo]) -> str:
     """Numbers are compared as numbers, also where a text holds one: many encoders do that.
 
     An answer may name a field by its path from the object that the order's key is in.
@@ -617,6 +617,8 @@ def _differing_fields(order: OrderInfo) -> str:
         if "." in name:
             pointers += [_pointer(*name.split(".")), _pointer(name.removeprefix(within))]
         stored = _value("item", attribute)
+        if name == order.key:
+            stored = _id_within(stored, attribute, tables)
         kind, given = (
             _first([f"{function}(answer, {pointer})" for pointer in dict.fromkeys(pointers)])
             for function in ("json_type", "json_extract_string")
@@ -629,6 +631,17 @@ def _differing_fields(order: OrderInfo) -> str:
         )
     listed = f"list_filter([{', '.join(fields_found)}], lambda name: name IS NOT NULL)"
     return f"CASE WHEN json_valid(answer) THEN {listed} ELSE [] END"
+
+
+def _id_within(value: str, attribute: str, tables: Sequence[TableInfo]) -> str:
+    """The order's id in the attribute that holds it, where its key has a form."""
+    for table in tables:
+        for kind in table.items if table.role is TableRole.ORDERS else ():
+            form = {table.key: kind.key, table.sort: kind.sort}.get(attribute)
+            if form is not None and ORDER_ID in form:
+                extracted = f"regexp_extract({value}, {_text(pattern_of(form))}, 1)"
+                return f"coalesce(nullif({extracted}, ''), {value})"
+    return value
 
 
 def _places(name: str) -> list[tuple[str, ...]]:

@@ -22,7 +22,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from analysis.errors import TargetError
-from analysis.store import Evidence, load_run, open_evidence
+from analysis.store import Evidence, open_evidence
 from consumer.faults import FaultName, FaultRule
 from loadtest.config import Settings
 from loadtest.fault_rules import rule_text
@@ -350,9 +350,9 @@ def examine_run(run_dir: Path) -> tuple[Advice, ...]:
 
     :raises EvidenceError: the run cannot be read.
     """
-    keys = {table.name: (table.key, table.sort) for table in load_run(run_dir).tables}
     advice = []
     with open_evidence(run_dir) as evidence:
+        keys = {table.name: (table.key, table.sort) for table in evidence.run.tables}
         conditions = evidence.rows(
             """
             SELECT resource, condition, count(*) AS writes

@@ -171,6 +171,27 @@ PLANTED: tuple[Planted, ...] = (
         explore=Smallest(2),
     ),
     Planted(
+        "single_table",
+        BugKind.KEY,
+        ("K3", "K5"),
+        ("overwrite",),
+        settings={
+            "table": [
+                {
+                    "name": "shop",
+                    "key": "pk",
+                    "sort": "sk",
+                    "items": [
+                        {"role": "orders", "key": "ORDER#{id}", "sort": "META"},
+                        {"role": "guard", "key": "DONE#*"},
+                    ],
+                }
+            ],
+            "load": {"orders": 12},
+        },
+        explore=Smallest(2),
+    ),
+    Planted(
         "fresh_key",
         BugKind.KEY,
         ("K1", "K2"),

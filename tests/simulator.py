@@ -471,7 +471,7 @@ class World:
         self, order: Order, kind: MessageKind, quantity: int, *, planted: bool
     ) -> None:
         number = self.ids.next("message")
-        details = item_text(_item(order.key, quantity))
+        details = item_text(_item(order.key, quantity) | {"id": order.item_key["id"]})
         body = json.dumps({"id": order.key, "quantity": quantity})
         if kind is MessageKind.POISON:
             details, body = "", f"poison {order.key}"

@@ -10,7 +10,7 @@ from analysis.findings import VerdictWord
 from analysis.verdict import read_verdict
 from tests.cli import loadtest
 
-CONFIG = Path(__file__).parent / "powertools" / "loadtest.toml"
+CONFIG = Path(__file__).parent.parent / "examples" / "powertools" / "loadtest.toml"
 CALM = ("--conflicts", "0", "--poison", "0")
 
 

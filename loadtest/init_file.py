@@ -43,6 +43,8 @@ _USUAL_CONCURRENCY = 8
 _GUARD = re.compile(r"idempot|dedup|lock|guard|claim|lease", re.IGNORECASE)
 _FIELD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _GENERIC_KEY = re.compile(r"(pk|sk|hash|partition|key)(_?key)?|gsi.*", re.IGNORECASE)
+_SURE_POISON = ["bad-json", "empty-object", "array", "null"]
+"""Whatever the fields may be, which are a guess here."""
 _MARKS = ("QUESTION", "REFUSED", "NOTE")
 
 
@@ -504,6 +506,13 @@ class _Writer:
         page.lines.append(f"body = {_literal(sample.body)}")
         conflict = json.dumps([sample.conflict] if sample.conflict else [])
         page.lines.append(_noted(f"conflict = {conflict}", "an empty list: no such message"))
+        page.comment(
+            "What no handler can accept. One that is strict about its fields refuses these too:"
+        )
+        page.comment(
+            '"missing-field", "extra-field", "wrong-type", "out-of-range" (of what is below).'
+        )
+        page.lines.append(f"poison = {json.dumps(_SURE_POISON)}")
         for number, (name, generator) in enumerate(sample.fields.items()):
             page.lines.append(f"[order.{name}]")
             note = (

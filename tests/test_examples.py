@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,14 @@ def test_its_settings_are_those_of_its_template(
         return set(used[: next(i for i, line in enumerate(used) if line.startswith("[[table"))])
 
     assert settings(told) <= settings((EXAMPLES / name / "loadtest.toml").read_text())
+
+
+def test_from_an_empty_folder_to_a_verdict(tmp_path: Path, emulator_url: str) -> None:
+    """Two commands, as the README has it."""
+    for part in ("src", "events"):
+        shutil.copytree(EXAMPLES / "batch" / part, tmp_path / part)
+    shutil.copy(EXAMPLES / "batch" / "template.yaml", tmp_path)
+    assert loadtest("init", cwd=tmp_path).code == 0
+    size = ("--orders", "12", "--poison", "1", "--endpoint-url", emulator_url)
+    end = loadtest("run", *size, cwd=tmp_path)
+    assert end.code == 0, end.said

@@ -29,7 +29,7 @@ from loadtest.aws.lab import walk_deployed
 from loadtest.aws.run import Asked, run_deployed
 from loadtest.check import check_run, comparison_json, update_baseline
 from loadtest.config import FaultFlags, load_settings
-from loadtest.doctor import Level, examine, examine_queue, examine_run
+from loadtest.doctor import Level, advice_json, examine, examine_queue, examine_run
 from loadtest.event_loop import run_in_loop
 from loadtest.explore.asked import Place, asked_for
 from loadtest.explore.command import Stop, run_explore, run_replay
@@ -832,6 +832,9 @@ def doctor(
         str | None,
         typer.Option(help="Name or URL of a queue there: also look at its attributes. Read only."),
     ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the advice as JSON and nothing else.")
+    ] = False,
 ) -> None:
     """Look over the configuration for what leads astray although it is allowed.
 
@@ -849,7 +852,10 @@ def doctor(
         advice += examine_queue(endpoint_url, queue, settings)
     if run_dir is not None:
         advice += examine_run(run_dir)
-    print_advice(Console(highlight=False), advice)
+    if json:
+        sys.stdout.write(advice_json(advice))
+    else:
+        print_advice(Console(highlight=False), advice)
     raise typer.Exit(0 if all(one.level is Level.HINT for one in advice) else 1)
 
 

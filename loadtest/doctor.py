@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,11 @@ class Advice:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.cause} {self.cure}"
+
+
+def advice_json(advice: Sequence[Advice]) -> str:
+    """Advice for machines: a list of objects."""
+    return json.dumps([asdict(one) for one in advice], indent=2, ensure_ascii=False) + "\n"
 
 
 def examine(settings: Settings, plan: Plan) -> tuple[Advice, ...]:

@@ -320,3 +320,8 @@ def test_the_command_looks_into_a_run(tmp_path: Path) -> None:
     ended = loadtest("doctor", "run", cwd=tmp_path)
     assert ended.code == 1
     assert "warning: condition attribute_not_exists(version): cannot fail" in ended.out
+    machines = loadtest("doctor", "run", "--json", cwd=tmp_path)
+    assert machines.code == 1
+    (warning,) = (one for one in json.loads(machines.out) if one["level"] == "warning")
+    assert warning["place"] == "condition attribute_not_exists(version)"
+    assert set(warning) == {"level", "place", "cause", "cure"}

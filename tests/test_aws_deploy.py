@@ -489,6 +489,51 @@ def test_what_is_not_ours_is_neither_used_nor_removed(
     sqs.delete_queue(QueueUrl=url)
 
 
+@pytest.mark.usefixtures("_impatient")
+async def test_what_lost_its_tag_is_left_and_told(
+    emulator_url: str, stack: str, tmp_path: Path
+) -> None:
+    async with opened(emulator_url, tmp_path) as plane:
+        assert await plane.make(stack) == ""
+        sqs, name = client(emulator_url, "sqs"), f"onceproof-{stack}-queue"
+        url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+        sqs.untag_queue(QueueUrl=url, TagKeys=["onceproof"])
+        sqs.tag_queue(
+            QueueUrl=sqs.get_queue_url(QueueName=f"onceproof-{stack}-dlq")["QueueUrl"],
+            Tags={"onceproof": "another-deployment"},
+        )
+        with pytest.raises(TargetError, match="without its tag") as raised:
+            await plane.clean(stack)
+        for part in (f"queue {name}", f"queue onceproof-{stack}-dlq (onceproof = another"):
+            assert part in str(raised.value)
+        assert len(everything(emulator_url, stack)) == 2
+        record = read_record(record_path(tmp_path, stack))
+        assert record is not None
+        for queue in (name, f"onceproof-{stack}-dlq"):
+            sqs.tag_queue(
+                QueueUrl=sqs.get_queue_url(QueueName=queue)["QueueUrl"],
+                Tags={"onceproof": record.stack_id},
+            )
+        await plane.clean(stack)
+    assert everything(emulator_url, stack) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--name", "A_b"), "'A_b' cannot be the name of a stack"),
+        (("--endpoint-url", "foo"), "'foo' is no endpoint"),
+        (("--endpoint-url", "http://[::1"), "is no endpoint"),
+        (("--region", "bad region"), "--region: "),
+    ],
+)
+def test_wrong_use_is_told(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    end = loadtest("deploy", *arguments, "--yes", cwd=tmp_path)
+    assert end.code == 2
+    assert said in end.said
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("action", ["sqs:CreateQueue", "lambda:CreateEventSourceMapping"])
 def test_after_a_kill_in_the_middle_nothing_is_left(
     action: str, emulator_url: str, stack: str, tmp_path: Path

@@ -24,6 +24,7 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     HTTPClientError,
+    InvalidRegionError,
     NoCredentialsError,
     NoRegionError,
     ParamValidationError,
@@ -153,7 +154,11 @@ class Account:
         self._endpoint_url = endpoint_url
         self.sleep = sleep
         """Waits so many seconds."""
-        self.is_local = endpoint_url is not None and urlsplit(endpoint_url).hostname in _LOOPBACK
+        try:
+            host = None if endpoint_url is None else urlsplit(endpoint_url).hostname
+        except ValueError as error:  # brackets that do not match
+            raise _no_endpoint(endpoint_url) from error
+        self.is_local = host in _LOOPBACK
         self._where = endpoint_url or "AWS"
         self._stack = contextlib.AsyncExitStack()
         self._clients: dict[str, Any] = {}
@@ -225,7 +230,12 @@ class Account:
         async with self._opening:
             if service not in self._clients:
                 with self._told(service, "its client"):
-                    client = await self._stack.enter_async_context(self._client(service))
+                    try:
+                        client = await self._stack.enter_async_context(self._client(service))
+                    except InvalidRegionError as error:
+                        raise UsageError(f"--region: {error}") from error
+                    except ValueError as error:
+                        raise _no_endpoint(self._endpoint_url) from error
                 self._clients[service] = client
             return self._clients[service]
 
@@ -381,6 +391,10 @@ _SIGN_IN = frozenset(
         "UnauthorizedSSOTokenError",
     }
 )
+
+
+def _no_endpoint(url: str | None) -> UsageError:
+    return UsageError(f"--endpoint-url: {url!r} is no endpoint; write it as http://127.0.0.1:4566")
 
 
 def _code(error: ClientError) -> str:

@@ -7,7 +7,7 @@ taken as an answer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from loadtest.aws.stack import Names, StackRecord, records, remove_record
 
 Say = Callable[[str], None]
 
+_TAG_ATTEMPTS = 3
 _NO_TAGGING = frozenset(
     {
         "AccessDeniedException",
@@ -50,32 +51,48 @@ class Tagged:
 
 
 async def find_tagged(
-    account: Account, candidates: Iterable[tuple[Kind, str]], say: Say
-) -> list[Tagged]:
-    """Those of them that are there and carry the tag, in the order of removing.
+    account: Account, candidates: Iterable[tuple[Kind, str]]
+) -> tuple[list[Tagged], list[str]]:
+    """Those of them that are there and carry the tag, in the order of removing; and those that
+    are there and do not, in words.
 
-    :param say: is told of what is there under such a name and carries no tag.
     :raises TargetError: AWS could not be asked about one of them; names all that may be left.
     """
     order = list(Kind)
     found: list[Tagged] = []
+    untagged: list[str] = []
     asked = sorted(set(candidates), key=lambda one: (order.index(one[0]), one[1]))
     for number, (kind, name) in enumerate(asked):
         try:
-            seen = await look(account, kind, name)
-            tags = {} if seen is None else await tags_of(account, kind, name, seen)
-            if TAG in tags:
-                found.append(Tagged(kind, name, tags[TAG]))
-            elif seen is not None and await look(account, kind, name) is not None:
-                say(f"{kind} {name} is not ours (no tag {TAG}); left as it is")
+            seen, tags = await _tags(account, kind, name)
         except TargetError as error:
             left = [*map(str, found), *(f"{kind} {name}" for kind, name in asked[number:])]
             raise _may_be_left(left, [error]) from error
-    return found
+        if TAG in tags:
+            found.append(Tagged(kind, name, tags[TAG]))
+        elif seen:
+            untagged.append(f"{kind} {name}")
+    return found, untagged
 
 
-async def stack_parts(account: Account, names: Names, say: Say) -> list[Tagged]:
-    """What there is of a stack of this name, whichever deployment it is of."""
+async def _tags(account: Account, kind: Kind, name: str) -> tuple[bool, Mapping[str, str]]:
+    """Whether it is there, and its tags. Tags of what was just made may not be told at once
+    (DynamoDB API reference, ListTagsOfResource), so it is asked again before it is believed."""
+    for attempt in range(_TAG_ATTEMPTS):
+        if attempt:
+            await account.sleep(1)
+        seen = await look(account, kind, name)
+        if seen is None:
+            return False, {}
+        tags = await tags_of(account, kind, name, seen)
+        if TAG in tags:
+            return True, tags
+    return True, tags
+
+
+async def stack_parts(account: Account, names: Names) -> tuple[list[Tagged], list[str]]:
+    """What there is under the names of a stack: what carries the tag, of whichever deployment,
+    and what does not."""
     candidates = list(names.parts())
     try:
         # Also a mapping that was made and not recorded: the queue knows it.
@@ -83,7 +100,7 @@ async def stack_parts(account: Account, names: Names, say: Say) -> list[Tagged]:
     except TargetError as error:
         left = [f"{kind} {name}" for kind, name in candidates]
         raise _may_be_left(["its event source mapping", *left], [error]) from error
-    return await find_tagged(account, candidates, say)
+    return await find_tagged(account, candidates)
 
 
 async def remove_stack(account: Account, record: StackRecord, path: Path, *, say: Say) -> None:
@@ -91,11 +108,17 @@ async def remove_stack(account: Account, record: StackRecord, path: Path, *, say
 
     :raises TargetError: something may be left, and the record is kept.
     """
-    parts = await stack_parts(account, Names(record.stack, record.region), say)
-    for part in parts:
-        if part.stack_id != record.stack_id:
-            say(f"{part} is of another deployment ({part.stack_id}); left as it is")
-    await remove_all(account, [one for one in parts if one.stack_id == record.stack_id], say=say)
+    parts, untagged = await stack_parts(account, Names(record.stack, record.region))
+    own = [one for one in parts if one.stack_id == record.stack_id]
+    await remove_all(account, own, say=say)
+    others = [f"{one} ({TAG} = {one.stack_id})" for one in parts if one not in own] + untagged
+    if others:
+        # Nothing of these names was there before this deployment.
+        raise TargetError(
+            f"{', '.join(others)}: there under a name of this stack, and without its tag, {TAG} = "
+            f"{record.stack_id}; left as it is. If it is this stack's, give it the tag and repeat "
+            f"the command. If it is not, delete {path}."
+        )
     remove_record(path)
 
 
@@ -147,7 +170,7 @@ async def find_orphans(account: Account, out: Path, say: Say) -> list[Tagged]:
     queues = [name for kind, name in listed if kind is Kind.QUEUE]
     for queue in queues:
         listed += [(Kind.MAPPING, one) for one in await mappings_of(account, queue)]
-    found = await find_tagged(account, listed, say)
+    found, _ = await find_tagged(account, listed)
     for stack_id in sorted({one.stack_id for one in found} & recorded.keys()):
         stack = recorded[stack_id].stack
         say(f"stack {stack} has a record; loadtest clean --stack {stack} removes it")

@@ -29,7 +29,6 @@ from loadtest.aws.stack import (
     check_name,
     read_record,
     record_path,
-    remove_record,
 )
 
 _DAY_S = 86_400.0
@@ -194,19 +193,21 @@ async def clean_stack(where: Where, *, stack: str, out: Path, talk: Talk) -> Non
         identity = account.identity
         if record is not None:
             check_place(record.account_id, record.region, identity, path)
-        parts = await stack_parts(account, Names(stack, identity.region), talk.hint)
+        parts, untagged = await stack_parts(account, Names(stack, identity.region))
         if record is not None:
             parts = [one for one in parts if one.stack_id == record.stack_id]
-        if not parts:
-            talk.say(f"nothing is there of stack {stack} in {identity}")
-            remove_record(path)
-            return
-        if not _agreed_to_remove(parts, identity, talk):
+        else:
+            for text in untagged:
+                talk.hint(f"{text} is not ours (no tag {TAG}); left as it is")
+        if parts and not _agreed_to_remove(parts, identity, talk):
             return
         if record is not None:
             await remove_stack(account, record, path, say=talk.hint)
         else:
             await remove_all(account, parts, say=talk.hint)
+    if not parts:
+        talk.say(f"nothing is there of stack {stack} in {identity}")
+        return
     talk.say(f"removed and proven gone: {count(len(parts), 'part')} of stack {stack}")
 
 

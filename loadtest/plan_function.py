@@ -251,7 +251,8 @@ class _Made:
         if size > MAX_BODY_BYTES:
             raise _MessageError(f"has {size} bytes; at most {MAX_BODY_BYTES} can be sent")
         is_poison = kind == MessageKind.POISON
-        key = self._key(message.get("key", f"poison-{number}" if is_poison else None))
+        own = f"{self._shape.id_prefix}poison-{number}" if is_poison else None
+        key = self._key(message.get("key", own))
         item = None if is_poison else self._expected(key, body, message.get("item"))
         return _Given(
             number, key, body, MessageKind(kind) if kind else None, item, attributes, group
@@ -265,6 +266,12 @@ class _Made:
                 Decimal(str(key))
             except InvalidOperation:
                 raise _MessageError(f'"key" must be a number (got {_short(repr(key))})') from None
+        prefix = self._shape.id_prefix
+        if not str(key).startswith(prefix):
+            raise _MessageError(
+                f'"key" must begin with load["id_prefix"], here {prefix!r}, so that what the run '
+                f"stores can be found again (got {_short(repr(key))})"
+            )
         return str(key)
 
     def _expected(self, key: str, body: str, item: object) -> str:

@@ -87,6 +87,7 @@ def plan_of(settings: Settings) -> Plan:
             "copies": load.copies,
             "conflicts": load.conflicts,
             "poison": load.poison,
+            "id_prefix": settings.order.id_prefix,
         }
         arguments = {"seed": load.seed, "load": told}
         return plan_by(settings.plan, settings.order, arguments, load.rate_per_s)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import shutil
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import boto3
 import pytest
 
 from analysis.findings import VerdictWord
@@ -12,6 +18,7 @@ from analysis.schema import RunStatus
 from analysis.verdict import CONTROL_DIRECTORY, judge
 from loadtest.config import fill_names, settings_of
 from loadtest.control import control_settings
+from loadtest.plan import make_plan
 from tests.cli import Run, analysis, loadtest, only_run, verdict_json
 
 QUICK = """
@@ -169,3 +176,51 @@ def test_no_name_of_an_order_is_taken_for_a_placeholder() -> None:
     environment = control_settings(settings).handler.environment
     filled = fill_names(environment, {"table:orders": "real-name", "queue": "oops"})
     assert filled == {**environment, "TABLE_NAME": "real-name"}
+
+
+def test_the_control_finds_orders_in_envelopes_and_stores_them_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+        [[table]]
+        name = "shop"
+        key = "pk"
+        sort = "sk"
+        [[table.items]]
+        role = "orders"
+        key = "SHOP#*"
+        sort = "ORDER#{id}"
+        complete_when = { status = ["DONE"] }
+        [order]
+        key = "ref.id"
+        body = '{"ref": {"id": "{id}", "n": {n}}, "by": "{by}"}'
+        envelope = "sns"
+        n = { integer = [1, 9] }
+        by = { text = [2, 2] }
+        item = { by = "who.by" }
+    """
+    loaded = control_settings(settings_of(tomllib.loads(text), tmp_path))
+    variables = fill_names(loaded.handler.environment, {"table:shop": "real"})
+    put: list[dict[str, Any]] = []
+    table = SimpleNamespace(
+        get_item=lambda **_: {},
+        put_item=lambda **asked: put.append(asked["Item"]),
+    )
+    monkeypatch.setattr(boto3, "resource", lambda _: SimpleNamespace(Table=lambda name: table))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    spec = importlib.util.spec_from_file_location("the_control", loaded.handler.code / "control.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    plan = make_plan(loaded.order, orders=2, copies=1, poison=1)
+    records = [{"messageId": "m", "body": message.body} for message in plan.messages]
+    module.handler({"Records": records}, None)
+    for message in plan.messages:
+        if message.expected_item is not None:
+            (item,) = (one for one in put if one["sk"] == f"ORDER#{message.order_key}")
+            assert (item["pk"], item["status"]) == ("SHOP#x", "DONE")
+            details = json.loads(message.expected_item)
+            assert str(item["n"]) == details["n"]["N"]
+            assert item["who"] == {"by": details["who"]["M"]["by"]["S"]}

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from consumer.injector import Injector
 from consumer.ledger import STAMP, Ledger
 from consumer.recorder import Recorder
 from loadtest.driver import Driver, Sent
+from loadtest.orders import MessageAttribute
 from loadtest.plan import Plan, PlannedMessage
 from loadtest.targets import Credentials, Endpoint
 
@@ -246,6 +248,21 @@ async def test_a_fifo_queue_gets_a_group_for_each_order_and_an_id_for_each_messa
     ]
     assert not any("MessageDeduplicationId" in entry for entry in by_content)
     assert all(row["accepted_at"] is not None for row in rows)
+
+
+async def test_a_message_has_its_own_group_and_attributes(tmp_path: Path) -> None:
+    attributes = (MessageAttribute("a", "Number", "4"), MessageAttribute("b", "Binary", b"\x00"))
+    first, *others = plan(2).messages
+    messages = Plan((replace(first, group="all", attributes=attributes), *others))
+    async with scripted() as (queue, endpoint):
+        await drive(endpoint, messages, tmp_path, fifo=True)
+    one, other = (entry for batch in queue.batches for entry in batch)
+    assert (one["MessageGroupId"], other["MessageGroupId"]) == ("all", "o2")
+    assert one["MessageAttributes"] == {
+        STAMP: other["MessageAttributes"][STAMP] | {"StringValue": "run:1"},
+        "a": {"DataType": "Number", "StringValue": "4"},
+        "b": {"DataType": "Binary", "BinaryValue": "AA=="},
+    }
 
 
 async def test_what_a_fifo_queue_has_dropped_was_not_accepted(tmp_path: Path) -> None:

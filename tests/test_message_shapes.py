@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from analysis.item_kinds import filled, order_key_of, pattern_of
 from analysis.schema import ItemsInfo, MessageKind, OrderInfo, TableInfo, TableRole, item_text
 from consumer.mapping import sqs_event
 from consumer.sqs_queue import QueueAddress
-from loadtest import paths
+from loadtest import paths, run
 from loadtest.config import Settings, load_settings
 from loadtest.explore.oracles import SettingsMeaning
 from loadtest.plan import Plan, make_plan
@@ -442,3 +443,23 @@ def test_explore_knows_which_item_is_the_order(tmp_path: Path) -> None:
 )
 def test_a_problem_is_named_with_its_cure(tmp_path: Path, text: str, problem: str) -> None:
     assert problems_of(tmp_path, text) == [problem]
+
+
+# --- what README shows ------------------------------------------------------------------
+
+
+def test_the_examples_of_the_readme_work(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    section = text.partition("## Your messages")[2].partition("\n## ")[0]
+    nested, around, table, by_function = re.findall(r"```toml\n(.*?)```", section, re.S)
+    (function,) = re.findall(r"```python\n(.*?)```", section, re.S)
+    (tmp_path / "messages.py").write_text(function)
+    nested_plan = plan_of(tmp_path, nested)
+    assert all(
+        '"channel":{"S":"shop"}' in (m.expected_item or '"channel":{"S":"shop"}')
+        for m in nested_plan.messages
+    )
+    assert '"Type": "Notification"' in plan_of(tmp_path, SIMPLE + around, poison=0).messages[0].body
+    assert settings_of(tmp_path, table + SIMPLE).tables[0].order_items is not None
+    planned = run.plan_of(settings_of(tmp_path, by_function + "[load]\norders = 2\n"))
+    assert [message.kind.value for message in planned.messages].count("copy") == 8

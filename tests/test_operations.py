@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analysis.schema import CallItem, TableInfo, TableRole
+from analysis.schema import CallItem, ItemsInfo, TableInfo, TableRole
 from consumer.clock import HostClock
 from consumer.faults import FaultName, FaultRule
 from consumer.recorder import Recorder
@@ -186,6 +186,40 @@ class Guard:
 
     def learn(self, row: CallItem) -> None:
         self.learnt.append(row)
+
+
+@pytest.mark.parametrize(
+    ("key_form", "sort_form"), [("ORDER#{id}", "META"), ("SHOP#*", "ORDER#{id}")]
+)
+async def test_of_several_kinds_of_items_the_order_is_deleted(
+    key_form: str, sort_form: str, tmp_path: Path, emulator_url: str
+) -> None:
+    kinds = (ItemsInfo(TableRole.ORDERS, key_form, sort_form), ItemsInfo(TableRole.GUARD, "D#*"))
+    table = TableInfo("shop", TableRole.ORDERS, "pk", sort="sk", items=kinds)
+    guard, recorder = Guard(), Recorder(tmp_path)
+    prefix = f"onceproof-kinds-{len(key_form)}-"
+    async with Endpoint(emulator_url, credentials=LOCAL_CREDENTIALS, connections=2) as target:
+        made = await target.create(prefix, [table], visibility_timeout_s=9, max_receive_count=2)
+        name = made.tables[0].name
+        keys = {1: "wanted", 2: "never stored"}
+        deletion = ItemDeletion(
+            target.dynamodb, made.tables[0], "pk", keys, guard, recorder, HostClock()
+        )
+        for form in (sort_form, "LINE#1#{id}", "{id}"):
+            for order in ("wanted", "wanted too"):
+                pk, sk = (one.replace("{id}", order).replace("*", "1") for one in (key_form, form))
+                await target.dynamodb.put_item(
+                    TableName=name, Item={"pk": {"S": pk}, "sk": {"S": sk}}
+                )
+        assert await deletion(2) is None
+        assert await deletion(1) == 1
+        assert await deletion(1) is None, "it is gone"
+        assert len((await target.dynamodb.scan(TableName=name))["Items"]) == 5
+        await target.remove()
+    recorder.close()
+    (learnt,) = guard.learnt
+    pk, sk = (form.replace("{id}", "wanted").replace("*", "1") for form in (key_form, sort_form))
+    assert json.loads(learnt.item_key) == {"pk": {"S": pk}, "sk": {"S": sk}}
 
 
 @pytest.mark.parametrize(

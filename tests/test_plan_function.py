@@ -12,6 +12,7 @@ import pytest
 from analysis.errors import UsageError
 from analysis.schema import MessageKind, OrderInfo, item_text
 from loadtest import plan_function
+from loadtest.aws.run import with_prefix
 from loadtest.config import load_settings
 from loadtest.orders import MessageAttribute
 from loadtest.plan import Plan
@@ -190,6 +191,23 @@ def test_a_function_that_does_not_make_a_plan(tmp_path: Path, code: str, said: s
 def test_what_is_no_message(tmp_path: Path, message: str, said: str) -> None:
     told = problem(tmp_path, f"def orders(seed, load): yield {message}")
     assert told.startswith(f"order.plan: made:orders yields message 1: {said}")
+
+
+def test_keys_begin_with_the_prefix_of_a_run_in_an_account(tmp_path: Path) -> None:
+    code = """
+        def orders(seed, load):
+            yield {"key": load["id_prefix"] + "a", "body": "x", "item": {"n": 1}}
+            yield {"body": "x", "kind": "poison"}
+            if seed == 2:
+                yield {"key": "b", "body": "x", "item": {"n": 1}}
+    """
+    plan(tmp_path, code)
+    loaded = with_prefix(load_settings(None, {}, tmp_path), "a1b2c3")
+    keys = [message.order_key for message in plan_of(loaded).messages]
+    assert keys == ["a1b2c3-a", "a1b2c3-poison-2"]
+    loaded = with_prefix(load_settings(None, {"load.seed": 2}, tmp_path), "a1b2c3")
+    with pytest.raises(UsageError, match=r'message 3: "key" must begin with load\["id_prefix"\]'):
+        plan_of(loaded)
 
 
 def test_kinds_must_be_what_the_messages_are(tmp_path: Path) -> None:

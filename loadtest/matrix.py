@@ -126,9 +126,9 @@ def _explored_table(outcomes: list[Outcome]) -> Table:
 
 
 def _copies_text(explored: Exploration) -> str:
-    if explored.batch == 1:
-        return str(explored.copies)
-    return f"{explored.copies} in one event"
+    text = str(explored.copies)
+    text += " with a conflict" if explored.conflict else " with poison" if explored.poison else ""
+    return text if explored.batch == 1 else f"{text}, in one event"
 
 
 def _table(outcomes: list[Outcome]) -> Table:

@@ -61,6 +61,7 @@ class Exploration:
 
     handler: str
     copies: int
+    conflict: bool  # the second one has other details
     poison: bool  # one of them is a message that no handler can accept
     batch: int  # messages in one event, at most
     faults: tuple[str, ...]  # kinds of the one that may be chosen; empty: none may
@@ -248,7 +249,7 @@ async def _explored(
             endpoint_url=url,
             copies=world.copies,
             orders=1,
-            conflict=False,
+            conflict=world.conflict,
             poison=world.poison,
             batch=world.batch,
             seed=seed,
@@ -262,6 +263,7 @@ async def _explored(
     return Exploration(
         handler=settings.handler.handler,
         copies=world.copies,
+        conflict=world.conflict,
         poison=world.poison,
         batch=world.batch,
         faults=tuple(str(kind) for kind in world.kinds),

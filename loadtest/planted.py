@@ -43,6 +43,7 @@ class Smallest:
 
     copies: int
     kinds: tuple[Fault, ...] = ()  # of the one fault that it needs; empty: it needs none
+    conflict: bool = False  # the second copy has other details
     poison: bool = False  # one of the copies is a message that no handler can accept
     batch: int = 1  # messages in one event, at most
 
@@ -126,6 +127,8 @@ def _batches(size: int, **load: Any) -> dict[str, Any]:
     }
 
 
+_AND_CONFLICT = Smallest(2, conflict=True)
+_AND_POISON = Smallest(2, poison=True)
 _BESIDE_POISON = Smallest(2, poison=True, batch=2)
 
 PLANTED: tuple[Planted, ...] = (
@@ -197,6 +200,7 @@ PLANTED: tuple[Planted, ...] = (
         ("K1", "K2"),
         ("wrong-key", "double-accept"),
         settings={"order": _OWN_KEY},
+        explore=Smallest(1),
     ),
     Planted(
         "missing_key",
@@ -204,6 +208,7 @@ PLANTED: tuple[Planted, ...] = (
         ("K6",),
         ("poison-acknowledged", "poison-stored"),
         settings={"order": {"poison": ["missing-field"]}, "load": {"poison": 0.5}},
+        explore=_AND_POISON,
     ),
     Planted(
         "narrow_key",
@@ -211,22 +216,37 @@ PLANTED: tuple[Planted, ...] = (
         ("K8",),
         ("wrong-key", "lost-order"),
         settings={"order": {**_SKU, "item": {"id": "order_id"}}},
+        explore=Smallest(1),
     ),
-    Planted("details_unchecked", BugKind.COMPARE, ("P1", "P10"), ("conflict-acknowledged",)),
+    Planted(
+        "details_unchecked",
+        BugKind.COMPARE,
+        ("P1", "P10"),
+        ("conflict-acknowledged",),
+        explore=_AND_CONFLICT,
+    ),
     Planted(
         "some_fields_compared",
         BugKind.COMPARE,
         ("P9",),
         ("conflict-acknowledged",),
         settings={"order": _SKU, "load": {"conflicts": 0.5}},
+        explore=_AND_CONFLICT,
     ),
-    Planted("typed_comparison", BugKind.COMPARE, ("P2", "P12"), ("duplicate-failed",)),
+    Planted(
+        "typed_comparison",
+        BugKind.COMPARE,
+        ("P2", "P12"),
+        ("duplicate-failed",),
+        explore=Smallest(2),
+    ),
     Planted(
         "rounded_comparison",
         BugKind.COMPARE,
         ("P8",),
         ("conflict-acknowledged",),
         settings={"order": _AMOUNT, "load": {"conflicts": 0.75}},
+        explore=_AND_CONFLICT,
     ),
     Planted(
         "float_amount",
@@ -267,9 +287,18 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.CLASSIFY,
         ("E10",),
         ("conflict-acknowledged", "poison-acknowledged"),
+        explore=_AND_CONFLICT,
     ),
-    Planted("drops_invalid", BugKind.CLASSIFY, ("E12",), ("poison-acknowledged",)),
-    Planted("duplicate_raises", BugKind.CLASSIFY, ("E11", "S2", "S11"), ("duplicate-failed",)),
+    Planted(
+        "drops_invalid", BugKind.CLASSIFY, ("E12",), ("poison-acknowledged",), explore=_AND_POISON
+    ),
+    Planted(
+        "duplicate_raises",
+        BugKind.CLASSIFY,
+        ("E11", "S2", "S11"),
+        ("duplicate-failed",),
+        explore=Smallest(2),
+    ),
     Planted(
         "cancelled_is_duplicate",
         BugKind.CLASSIFY,
@@ -278,7 +307,13 @@ PLANTED: tuple[Planted, ...] = (
         settings={"faults": {"transaction-conflict": {"receive": 1, "every": 2}}},
         explore=Smallest(1, (Fault.TRANSACTION_CONFLICT,)),
     ),
-    Planted("cancelled_raises", BugKind.CLASSIFY, ("E3", "E7"), ("duplicate-failed",)),
+    Planted(
+        "cancelled_raises",
+        BugKind.CLASSIFY,
+        ("E3", "E7"),
+        ("duplicate-failed",),
+        explore=Smallest(2),
+    ),
     Planted(
         "own_write_is_foreign",
         BugKind.SELF_CONFLICT,
@@ -439,6 +474,7 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.DELIVERY,
         ("D5", "D9", "D11"),
         ("conflict-acknowledged", "poison-acknowledged"),
+        explore=_AND_CONFLICT,
     ),
     Planted(
         "outlives_visibility",
@@ -478,13 +514,19 @@ PLANTED: tuple[Planted, ...] = (
         explore=_BESIDE_POISON,
     ),
     Planted(
-        "batch_swallows", BugKind.BATCH, ("B9",), ("poison-acknowledged",), settings=_batches(5)
+        "batch_swallows",
+        BugKind.BATCH,
+        ("B9",),
+        ("poison-acknowledged",),
+        settings=_batches(5),
+        explore=_AND_POISON,
     ),
     Planted(
         "failures_unread",
         BugKind.BATCH,
         ("B3", "B4"),
         ("batch-misreport", "poison-acknowledged"),
+        explore=_AND_POISON,
     ),
     Planted(
         "malformed_answer",
@@ -492,6 +534,7 @@ PLANTED: tuple[Planted, ...] = (
         ("B12",),
         ("batch-misreport", "duplicate-failed"),
         settings={"queue": {"report_batch_item_failures": True}},
+        explore=Smallest(2),
     ),
     Planted("not_awaited", BugKind.ACK, ("A10",), ("premature-ack",)),
     Planted(

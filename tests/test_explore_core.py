@@ -923,6 +923,23 @@ async def test_the_racing_pair_is_named_and_the_nearest_passing_schedule() -> No
     assert nearest.schedule[1].call == "put order:o d"
 
 
+async def test_the_racing_pair_of_two_runs_of_one_copy_is_named() -> None:
+    world = toys.world(toys.read_then_write, 1, 1, kinds=(Fault.REDELIVER,))
+    failing = (
+        Choice(0, None, 1, "get order:o"),
+        Choice(0, Fault.REDELIVER, 1, "put order:o d"),
+        Choice(0, None, 2, "get order:o"),
+        Choice(0, None, 1, "put order:o d"),
+        Choice(0, None, 1, None),
+        Choice(0, None, 2, "put order:o d"),
+        Choice(0, None, 2, None),
+    )
+    nearest = await schedule.nearest_passing(world, failing, clean(world))
+    assert nearest is not None
+    assert nearest.differs_at == 2
+    assert nearest.race == (2, 3)  # the second run read before the first one wrote
+
+
 async def test_a_fault_is_what_differs_where_there_is_no_race() -> None:
     world = toys.world(toys.claim_then_effect, 1, 1, kinds=CRASHES, meaning=PAYS)
     failing = await first_failure(world)

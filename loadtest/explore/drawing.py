@@ -232,9 +232,10 @@ def _content(image: str | None, key: str) -> str:
 
 
 def step_name(choice: Choice, number: int) -> str:
-    """``step 3 (copy 1, PutItem)``."""
+    """``step 3 (copy 1, PutItem)``, ``step 4 (copy 1, receive 2, PutItem)``."""
     what = "its end" if choice.call is None else operation(choice)
-    return f"step {number} (copy {choice.copy + 1}, {what})"
+    receive = f", receive {choice.receive}" if choice.receive > 1 else ""
+    return f"step {number} (copy {choice.copy + 1}{receive}, {what})"
 
 
 def schedules_differ(

@@ -224,8 +224,8 @@ class Passing:
     schedule: Schedule
     differs_at: int  # position of the first step that differs, from 0
     race: tuple[int, int] | None
-    """Positions, in the failing schedule, of two steps of different copies that meet and come
-    in the other order here; None: there are none, as when the difference is a fault."""
+    """Positions, in the failing schedule, of two steps of different runs that meet and come in
+    the other order here; None: there are none, as when the difference is a fault."""
 
 
 async def nearest_passing(
@@ -245,13 +245,13 @@ async def nearest_passing(
 
 
 def _race(failing: Sequence[Step], passing: Sequence[Step]) -> tuple[int, int] | None:
-    """The last two steps of different copies that meet and come in the other order."""
+    """The last two steps of different runs that meet and come in the other order."""
     where = {key: n for n, key in enumerate(_named(passing))}
     names = _named(failing)
     for second in range(len(failing) - 1, 0, -1):
         for first in range(second - 1, -1, -1):
             a, b = failing[first], failing[second]
-            if dict(a.choice.messages).keys() & dict(b.choice.messages) or not a.meets(b):
+            if a.actor == b.actor or not a.meets(b):
                 continue
             if where.get(names[first], -1) > where.get(names[second], len(passing)):
                 return first, second

@@ -545,6 +545,7 @@ PLANTED: tuple[Planted, ...] = (
         settings={
             "handler": {"environment": {"TABLE_NAME": "{table:orders}", "MAX_RECEIVES": "2"}}
         },
+        explore=_AND_POISON,
     ),
     Planted(
         "own_poller",

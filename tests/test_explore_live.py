@@ -134,6 +134,18 @@ HANDLERS = {
                 except table.meta.client.exceptions.ConditionalCheckFailedException:
                     pass
         """,
+    "polls": """
+        import json, os, boto3
+        table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
+        def handler(event, context):
+            order = json.loads(event["Records"][0]["body"])
+            try:
+                table.put_item(Item=order, ConditionExpression="attribute_not_exists(id)")
+            except table.meta.client.exceptions.ConditionalCheckFailedException:
+                return
+            for _ in range(45):
+                table.get_item(Key={"id": order["id"]}, ConsistentRead=True)
+        """,
     "wild": """
         import json, os, boto3
         table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
@@ -667,6 +679,18 @@ async def test_ids_from_elsewhere_are_compared_by_place(tmp_path: Path, emulator
     assert explored.reason is None
     assert explored.is_clean, kinds(explored)
     assert any("differ from run to run" in note for note in explored.notes)
+
+
+async def test_a_run_that_is_cut_is_told(tmp_path: Path, emulator_url: str) -> None:
+    async with session(own(tmp_path, "polls"), tmp_path, emulator_url, copies=1) as one:
+        explored = await one.explore(Rung(1, 0))
+        (ended,) = explored.judged
+        early = [c for c in ended.schedule if c.call is None or "PutItem" in c.call]
+        (stray,) = await one.play([tuple(early[:2])], 1)
+    assert explored.is_clean, (explored.reason, kinds(explored))
+    assert any("had made 40 calls was ended there" in note for note in explored.notes)
+    assert stray.not_followed is not None
+    assert "expected its answer, got dynamodb:GetItem" in stray.not_followed
 
 
 async def test_equal_tokens_of_two_explorations_are_two_transactions(

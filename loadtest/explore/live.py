@@ -38,6 +38,7 @@ from consumer.signing import Signer
 from loadtest.explore.cast import LEARNING, Cast, Receives
 from loadtest.explore.model import Choice, Fault, Received, Run, Schedule, named
 from loadtest.explore.requests import outline, placed, request_text
+from loadtest.explore.world import MAX_CALLS
 from loadtest.plan import PlannedMessage
 
 _NAMES: Mapping[Fault, tuple[FaultName, ...]] = {
@@ -68,6 +69,14 @@ class NotFollowedError(Exception):
             f"{choice.call or 'its answer'}, got {instead}"
         )
         self.position = position  # in the schedule, from 1
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How a schedule was followed."""
+
+    differs: str | None  # the first call with other values than the schedule's, ids and times apart
+    cut: bool  # a run was ended since it had made all the calls that it may make
 
 
 class EpochClock:
@@ -186,7 +195,8 @@ class _Play:
     copies: list[_Copy]
     names: Mapping[str, str]  # order ids to what stands for them in every performance
     epoch: int = 0
-    differs: str | None = None  # the first call with other values than the schedule's
+    differs: str | None = None  # as in Followed
+    cut: bool = False
     going: dict[tuple[Received, ...], _Going] = field(default_factory=dict)  # by their messages
 
     def copies_of(self, going: _Going) -> list[_Copy]:
@@ -248,12 +258,10 @@ class Stagehand:
 
     async def play(
         self, performance: int, schedule: Schedule, messages: Sequence[PlannedMessage]
-    ) -> str | None:
+    ) -> Followed:
         """Carry out one schedule.
 
         :param messages: one for each copy.
-        :returns: the first call whose values are others than in the schedule, ids and times
-            apart; None: there is none.
         :raises NotFollowedError: a run did something else. It and the others are killed.
         :raises ParallelCallsError: a run had two calls under way at once.
         :raises HandlerError: no run can be started any more.
@@ -285,7 +293,7 @@ class Stagehand:
             for going in list(play.going.values()):
                 await going.fork.kill()
                 self._leave(play, going)
-        return play.differs
+        return Followed(play.differs, play.cut)
 
     def _names(self, performance: int) -> dict[str, str]:
         """Ids, here and where the schedule was learned, to what stands for both."""
@@ -303,7 +311,11 @@ class Stagehand:
         elif choice.call is not None:
             await self._let_go(play, choice, going)
         elif isinstance(going.step, WireCall):
-            await going.fork.kill()  # it has made all the calls that a run may make
+            if going.calls < MAX_CALLS:
+                text = request_text(going.step, self._recorder.redaction)
+                raise NotFollowedError(position, choice, text)
+            await going.fork.kill()
+            play.cut = True
             self._fail(play, going, None)
         elif choice.fault is Fault.CRASH_BEFORE_ANSWER:
             self._crash_before_answer(play, going)

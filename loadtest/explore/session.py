@@ -39,13 +39,13 @@ from loadtest.explore import dpor
 from loadtest.explore.cast import LEARNING, Cast, Receives
 from loadtest.explore.execution import Executed, Execution, WorldExecution
 from loadtest.explore.ladder import Rung
-from loadtest.explore.live import EpochClock, NotFollowedError, Stagehand, fault_plan
+from loadtest.explore.live import EpochClock, Followed, NotFollowedError, Stagehand, fault_plan
 from loadtest.explore.memo import Covered, Judge, Representative, search
 from loadtest.explore.model import Choice, NondeterministicError, Schedule
 from loadtest.explore.oracles import Known, RealHandler, RealStore, SettingsMeaning
 from loadtest.explore.pct import Sampled, sample
 from loadtest.explore.requests import Reader, outline
-from loadtest.explore.world import Bounds, Learned, World
+from loadtest.explore.world import MAX_CALLS, Bounds, Learned, World
 from loadtest.fault_rules import rule_info
 from loadtest.plan import Plan, PlannedMessage
 from loadtest.run import run_info, write_run_info
@@ -78,6 +78,7 @@ class Judged:
     findings: tuple[Finding, ...] = ()
     not_followed: str | None = None  # what a run did instead; nothing was judged then
     differs: str | None = None  # the first call whose values were others than expected
+    cut: bool = False  # a run was ended since it had made all the calls that it may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,6 +562,11 @@ class Session:
         for text in sorted(self._handler.unpinned):
             notes.append(f"Ids or times in this call differ from run to run: {text[:200]}")
         differs = next((one.differs for one in judged if one.differs is not None), None)
+        if any(one.cut for one in judged):
+            notes.append(
+                f"A run that had made {MAX_CALLS} calls was ended there, as by its timeout. What "
+                "it would have done later was not explored."
+            )
         if differs is not None and self._varies is None:
             notes.append(
                 "Values in calls, carried out for real, were others than expected, and were not "
@@ -597,19 +603,13 @@ class Session:
         self._live_ns += played_ns - began_ns
         self._judging_ns += self._clock.now_ns() - played_ns
         return [
-            Judged(
-                schedule,
-                run_dir,
-                () if one.stray else _findings(verdict, messages),
-                one.stray,
-                one.differs,
-            )
+            _judged(schedule, run_dir, one, _findings(verdict, messages))
             for schedule, messages, one in zip(schedules, numbers, followed, strict=True)
         ]
 
     async def _carry_out(
         self, schedules: Sequence[Schedule], copies: int, run_dir: Path
-    ) -> tuple[list[list[PlannedMessage]], list[_Followed]]:
+    ) -> tuple[list[list[PlannedMessage]], list[Followed | NotFollowedError]]:
         """The messages of each schedule, and how it was followed."""
         settings = self._settings
         await self._store.hold(dict(self._items))
@@ -683,18 +683,18 @@ class Session:
         self,
         stagehand: Stagehand,
         plays: Sequence[tuple[int, Schedule, Sequence[PlannedMessage]]],
-    ) -> list[_Followed]:
+    ) -> list[Followed | NotFollowedError]:
         """Carry all of them out, a few at once."""
         rooms = asyncio.Semaphore(_AT_ONCE)
 
         async def one(
             performance: int, schedule: Schedule, messages: Sequence[PlannedMessage]
-        ) -> _Followed:
+        ) -> Followed | NotFollowedError:
             async with rooms:
                 try:
-                    return _Followed(differs=await stagehand.play(performance, schedule, messages))
+                    return await stagehand.play(performance, schedule, messages)
                 except NotFollowedError as error:
-                    return _Followed(stray=str(error))
+                    return error
 
         playing = [asyncio.create_task(one(*play)) for play in plays]
         try:
@@ -715,12 +715,18 @@ class _Importing:
     async def kill(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Followed:
-    """How a schedule was followed."""
-
-    stray: str | None = None  # what a run did instead
-    differs: str | None = None  # the first call with other values
+def _judged(
+    schedule: Schedule,
+    run_dir: Path,
+    followed: Followed | NotFollowedError,
+    findings: tuple[Finding, ...],
+) -> Judged:
+    if isinstance(followed, NotFollowedError):
+        return Judged(schedule, run_dir, not_followed=str(followed))
+    if followed.cut and findings:
+        told = f"it fails, but one of its runs was ended for having made {MAX_CALLS} calls"
+        return Judged(schedule, run_dir, not_followed=told, cut=True)
+    return Judged(schedule, run_dir, findings, differs=followed.differs, cut=followed.cut)
 
 
 def _same_outline(varies: NondeterministicError) -> bool:

@@ -53,6 +53,8 @@ from loadtest.explore.model import (
 EFFECT = "effect:"
 """How the items begin that count side effects: ``effect:<name>:<order key>``."""
 
+MAX_CALLS = 40
+
 _ENDS_AT_CALL = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.TIMEOUT})
 _NO_EFFECT = frozenset(
     {Fault.CRASH_BEFORE, Fault.THROTTLE, Fault.TRANSACTION_CONFLICT, Fault.REDELIVER}
@@ -97,7 +99,7 @@ class Bounds:
     faults: int = 0  # of all kinds together
     limits: Limits = field(default_factory=dict)  # of each kind; a kind not named is never chosen
     max_receive_count: int = 3
-    max_calls: int = 40  # wire attempts of one run; it is then ended as by its timeout
+    max_calls: int = MAX_CALLS  # wire attempts of one run; it is then ended as by its timeout
     batch: int = 1  # messages in one event, at most
 
 

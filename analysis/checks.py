@@ -331,9 +331,9 @@ def _report(check: Check, status: CheckStatus, note: str | None = None) -> Check
 def _obstacle(check: Check, evidence: Evidence) -> str | None:
     """Why the evidence cannot answer the check."""
     run = evidence.run
-    hidden = [kind for kind in check.sees if kind in run.not_observable]
-    if hidden:
-        return " ".join(run.not_observable[kind] for kind in hidden)
+    hidden = next((kind for kind in check.sees if kind in run.not_observable), None)
+    if hidden is not None:
+        return run.not_observable[hidden]
     damaged = sorted(evidence.damaged.intersection(check.needs))
     if damaged:
         return f"Rows are missing in: {', '.join(damaged)}."

@@ -598,6 +598,8 @@ def call_text(lane: Lane, call: LaneCall) -> str:
 def lane_name(lane: Lane) -> str:
     if lane.invocation_id is not None:
         return f"invocation {lane.invocation_id}"
+    if lane.ack is AckOutcome.DELETED:
+        return "invocation not known"
     return "dead-letter queue" if lane.ack is AckOutcome.DEAD_LETTERED else "not invoked"
 
 

@@ -372,9 +372,17 @@ class _Teller:
             timed = self._up_to_the_overwrite(timed)
         events = []
         for invocation, call in self.strays:
-            who = "outside any invocation" if invocation is None else f"by invocation {invocation}"
-            step = self._call_step(f"Call {call.call_id}, made {who},", call)
-            events.append(_Event(replace(step, actor=None), step.until_ns or step.at_ns or 0, 1))
+            if call.operation in _STREAMED:
+                made = "known from the table's stream"
+            elif invocation is None:
+                made = "made outside any invocation"
+            else:
+                made = f"made by invocation {invocation}"
+            step = replace(self._call_step(f"Call {call.call_id}, {made},", call), actor=None)
+            moment = step.until_ns or step.at_ns or 0
+            if call.operation in _STREAMED:  # which tells whole seconds
+                step = replace(step, at_ns=None, until_ns=None)
+            events.append(_Event(step, moment, 1))
         for entry in timed:
             lane, call = entry.lane, entry.call
             if not self._matters(lane, call):
@@ -467,10 +475,13 @@ class _Teller:
         # A refused write has no image of its own in the evidence.
         if call.action in (Action.PUT, Action.UPDATE) and _may_have_written(call):
             what += f" ({self._content(call.after, call.item_key)})"
-        means = "" if call.operation in _PLAIN else f" by {call.operation}"
-        condition = (
-            " without a condition" if call.condition is None else f" if {visible(call.condition)}"
-        )
+        means = "" if call.operation in _PLAIN | _STREAMED else f" by {call.operation}"
+        if call.operation in _STREAMED:
+            condition = ""
+        elif call.condition is None:
+            condition = " without a condition"
+        else:
+            condition = f" if {visible(call.condition)}"
         return f"{what}{means}{condition}{extra}. {self._outcome(call)}"
 
     def _outcome(self, call: LaneCall) -> str:
@@ -515,6 +526,10 @@ class _Teller:
                 )
             elif lane.invocation_id is None and lane.message_no in self.finding.message_nos:
                 text = f"Message {lane.message_no} was received, and given to no invocation"
+                if lane.ack is AckOutcome.DELETED:
+                    text = (
+                        f"Message {lane.message_no} was deleted as done, by an unknown invocation"
+                    )
                 step = Step(f"{text}{_met(lane)}.", lane.received_ns, fault=lane.fault)
                 events.append(_Event(step, lane.received_ns, 3))
         return events
@@ -652,6 +667,8 @@ class _Teller:
 
 
 _PLAIN = {"GetItem", "PutItem", "UpdateItem", "DeleteItem"}
+_STREAMED = {"INSERT", "MODIFY", "REMOVE"}
+"""Of a write that is known from a record of its table's stream, and from nothing else."""
 _ACKED = {
     AckOutcome.DELETED: "was deleted as done",
     AckOutcome.RETURNED: "went back to the queue",

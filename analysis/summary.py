@@ -9,6 +9,7 @@ from pathlib import Path
 from analysis.baseline import Comparison, Status
 from analysis.findings import CheckReport, CheckStatus, Quantiles, Verdict
 from analysis.proofs import fault_line, group_line, proof_text
+from analysis.schema import Observation
 from analysis.store import load_run
 from analysis.text import count, duration_text, visible
 
@@ -46,7 +47,7 @@ def summary_text(
     :param command: that repeats the run.
     :param comparison: its verdict then stands for all of it, and its thresholds are shown.
     """
-    counts, exposure = verdict.counts, verdict.exposure
+    exposure = verdict.exposure
     concluded = comparison or verdict
     lines = [f"## onceproof: {concluded.verdict.value}", ""]
     if concluded.reasons:
@@ -64,18 +65,7 @@ def summary_text(
         for rule in verdict.rules[:_MOST_RULES]
     ]
     lines += _table(("", "rule", "required", "actual"), rules)
-    lines += [
-        f"{count(counts.accepted_messages, 'message')} of {count(counts.orders, 'order')}"
-        f" in {count(counts.deliveries, 'delivery', 'deliveries')}:"
-        f" {count(counts.accepted_writes, 'accepted write')},"
-        f" {count(counts.rejected_writes, 'conditional rejection')};"
-        f" {counts.processed:,} processed, {counts.duplicates:,} duplicate,"
-        f" {counts.failed:,} failed; {counts.deleted:,} acknowledged,"
-        f" {counts.dead_lettered:,} dead-lettered, {counts.unsettled:,} not settled."
-        f" {count(exposure.overlapping_pairs, 'overlapping pair')} in"
-        f" {exposure.contended_orders:,} of {count(exposure.contestable_orders, 'order')}.",
-        "",
-    ]
+    lines += [_counted(verdict), ""]
     if exposure.faults:
         told = [fault_line(rule) for rule in exposure.faults[:_MOST_FAULTS]]
         if len(exposure.faults) > len(told):
@@ -132,6 +122,40 @@ def _block(lines: Sequence[str]) -> list[str]:
     runs = [len(list(run)) for line in lines for mark, run in groupby(line) if mark == "`"]
     fence = "`" * max([3, *(run + 1 for run in runs)])
     return [f"{fence}text", *lines, fence]
+
+
+def _counted(verdict: Verdict) -> str:
+    """What happened, in numbers; what the run could not show is left out."""
+    counts, exposure, hidden = verdict.counts, verdict.exposure, verdict.not_observable
+    seen = Observation.DELIVERIES not in hidden
+    parts: list[tuple[bool, str]] = [
+        (
+            True,
+            f"{count(counts.accepted_messages, 'message')} of {count(counts.orders, 'order')}"
+            + (f" in {count(counts.deliveries, 'delivery', 'deliveries')}:" if seen else ":"),
+        ),
+        (Observation.WRITES not in hidden, f"{count(counts.accepted_writes, 'accepted write')},"),
+        (
+            Observation.CALLS not in hidden,
+            f"{count(counts.rejected_writes, 'conditional rejection')};",
+        ),
+        (
+            Observation.RESULTS not in hidden,
+            f"{counts.processed:,} processed, {counts.duplicates:,} duplicate, "
+            f"{counts.failed:,} failed;",
+        ),
+        (
+            Observation.ENDS not in hidden,
+            f"{counts.deleted:,} acknowledged, {counts.dead_lettered:,} dead-lettered,",
+        ),
+        (True, f"{counts.unsettled:,} not settled."),
+        (
+            seen,
+            f"{count(exposure.overlapping_pairs, 'overlapping pair')} in "
+            f"{exposure.contended_orders:,} of {count(exposure.contestable_orders, 'order')}.",
+        ),
+    ]
+    return " ".join(text for is_seen, text in parts if is_seen)
 
 
 def _group_rows(check: CheckReport) -> list[tuple[str, str, str]]:

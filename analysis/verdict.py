@@ -233,7 +233,7 @@ def _exposure_rule(exposure: Exposure, run: RunInfo) -> Rule:
         share >= minimum,
         f"copies overlapped in at least {minimum:.1%} of the orders with several messages",
         f"{contended} of {contestable} ({share:.1%}), {exposure.overlapping_pairs} pairs"
-        + (f"; {unseen}" if unseen else ""),
+        + (f". {unseen.rstrip('.')}" if unseen else ""),
     )
 
 
@@ -281,7 +281,7 @@ def _observed_rule(hidden: dict[Observation, str]) -> Rule:
         "observed",
         not missing,
         "accepted writes, the end of every message and the final items can be observed",
-        " ".join(hidden[kind] for kind in missing) or "all of them",
+        " ".join(hidden[kind] for kind in missing).rstrip(".") or "all of them",
     )
 
 

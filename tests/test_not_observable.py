@@ -92,7 +92,7 @@ def test_without_a_stream_a_lost_order_is_found_and_nothing_passes(tmp_path: Pat
     verdict = _judged(tmp_path, good, NO_STREAM)
     assert verdict.verdict is VerdictWord.INCONCLUSIVE
     assert verdict.reasons == (
-        "observed: Table orders has no stream.; required: accepted writes, the end of every "
+        "observed: Table orders has no stream; required: accepted writes, the end of every "
         "message and the final items can be observed.",
     )
     verdict = _judged(tmp_path / "lost", "1<A4 2<A4 1>. 2>.", NO_STREAM)
@@ -107,7 +107,7 @@ def test_every_output_says_what_was_not_observable(tmp_path: Path) -> None:
     text = io.StringIO()
     print_verdict(Console(file=text, width=200), verdict, tmp_path, outputs.report)
     assert "- not observable: overwrite. Table orders has no stream." in text.getvalue()
-    assert "pairs; The log lines name no message." in text.getvalue()
+    assert "pairs. The log lines name no message (required" in text.getvalue()
     assert "Table orders has no stream." in outputs.report.read_text()
     assert "overwrite" in outputs.summary.read_text().partition("Not answered: ")[2]
     skipped = {

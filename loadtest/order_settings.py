@@ -13,6 +13,7 @@ from typing import Any
 from analysis.item_kinds import ORDER_ID
 from consumer.ledger import STAMP
 from loadtest import orders, paths
+from loadtest.envelopes import Letter, wrapped
 from loadtest.orders import Dice, EnvelopeKind, OrderShape, Value
 from loadtest.problems import Problems, did_you_mean, names_of, parse_section, unknown
 from loadtest.sections import (
@@ -189,6 +190,7 @@ def _shape(
         envelope=None if section.envelope is None else section.envelope.envelope(),
     )
     _check_envelope(section, shape, problems)
+    _check_longest(shape, problems)
     for name in section.conflict:
         if not _is_compared(shape, name):
             text = f'"{name}" is not among the details that are compared: name it in order.item'
@@ -252,6 +254,38 @@ def _check_envelope(section: OrderSection, shape: OrderShape, problems: Problems
                 f"needs {{n}} with order.{several[0]}: an order's different contents are "
                 "different objects",
             )
+
+
+def _check_longest(shape: OrderShape, problems: Problems) -> None:
+    """Whether a message can be sent in its longest form."""
+    dice = Dice(0, "sample")
+    values = {
+        name: "x" * field.generator.longest
+        if isinstance(field.generator, orders.Text)
+        else field.generator.draw(dice)
+        for name, field in shape.fields.items()
+    }
+    body = orders.body_text(shape, "1", values)
+    attributes = orders.message_attributes(shape, "1", values)
+    around = ""
+    if shape.envelope is not None:
+        letter = Letter(body, 1, "1", 1, attributes=attributes)
+        body, attributes, around = wrapped(shape.envelope, letter).body, (), ", envelope included"
+    size = len(body.encode()) + sum(map(orders.attribute_size, attributes))
+    if size > MAX_BODY_BYTES:
+        text = f"may grow to {size} bytes{around}; at most {MAX_BODY_BYTES} can be sent"
+        problems.add("order.body", text)
+    for one in orders.message_attributes(shape, "1", values):
+        if one.type.startswith("Number") and not _is_number(one.value):
+            problems.add(f"order.attributes.{one.name}", f"is no number (got {shown(one.value)})")
+
+
+def _is_number(value: str | bytes) -> bool:
+    try:
+        Decimal(value if isinstance(value, str) else value.decode())
+    except (InvalidOperation, ValueError):
+        return False
+    return True
 
 
 def _is_compared(shape: OrderShape, name: str) -> bool:
@@ -333,11 +367,6 @@ def _message_attributes(
         for one in orders.placeholders(attribute.value):
             if one not in names:
                 problems.add(at, f"{{{one}}} has no generator{did_you_mean(one, names)}")
-        if attribute.type.startswith("Number") and not orders.placeholders(attribute.value):
-            try:
-                Decimal(attribute.value)
-            except InvalidOperation:
-                problems.add(at, f"is no number (got {shown(attribute.value)})")
         shapes.append(orders.AttributeShape(name, attribute.type, attribute.value))
     if len(shapes) > MAX_ATTRIBUTES:
         text = f"may hold {MAX_ATTRIBUTES}: SQS takes 10 a message, and one tells the run's own"
@@ -352,9 +381,6 @@ def _sample(
     dice = Dice(0, "sample")
     order_id: Value = 1 if key_type == "N" else "1"
     values = {name: field.generator.draw(dice) for name, field in fields.items()}
-    for name, field in fields.items():
-        if isinstance(field.generator, orders.Text):
-            values[name] = "x" * field.generator.longest
     optional = [name for name, field in fields.items() if field.optional]
     complete: dict[str, Any] = {}
     for absent in ([], *([name] for name in optional), optional):
@@ -375,10 +401,6 @@ def _sample(
             if "." in section.key:
                 where = f'{{id}} at "{section.key}", the path to the order id'
             problems.add("order.body", f"must be an object with {where}")
-            return None
-        if len(body.encode()) > MAX_BODY_BYTES:
-            text = f"may grow to {len(body.encode())} bytes; at most {MAX_BODY_BYTES} can be sent"
-            problems.add("order.body", text)
             return None
         complete = complete or details
     return complete

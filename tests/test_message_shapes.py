@@ -357,6 +357,15 @@ def test_explore_knows_which_item_is_the_order(tmp_path: Path) -> None:
             'order.attributes.a: is no number (got "x")',
         ),
         (
+            ATTRIBUTES + "size = { type = 'Number', value = '{note}' }",
+            'order.attributes.size: is no number (got "x")',
+        ),
+        (
+            "[order]\nkey = 'id'\nenvelope = 'sns'\n"
+            + "".join(f"t{n} = {{ text = [0, 100000] }}\n" for n in range(11)),
+            "order.body: may grow to 1100707 bytes, envelope included; at most 1047552 can be sent",
+        ),
+        (
             SIMPLE + "[order.attributes]\n'AWS.a' = 'x'",
             "order.attributes.AWS.a: must be up to 256 letters, digits, _, - and single full "
             "stops within; AWS. and Amazon. are taken",

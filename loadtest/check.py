@@ -20,7 +20,7 @@ from analysis.baseline import (
     read_baseline,
     write_baseline,
 )
-from analysis.errors import UsageError
+from analysis.errors import EvidenceError, UsageError
 from analysis.findings import VerdictWord
 from analysis.junit import write_junit
 from analysis.schema import RunInfo
@@ -39,7 +39,7 @@ def check_run(
     :param baseline_path: a baseline file, or the directory of another run.
     :raises UsageError: the baseline cannot be read, is needed and missing, or is of another
         load.
-    :raises EvidenceError: the run cannot be read.
+    :raises EvidenceError: the run cannot be read, or its files not be written.
     """
     warnings: list[str] = []
     baseline: Baseline | None = None
@@ -60,8 +60,14 @@ def check_run(
     then = baseline.figures if baseline is not None else {}
     compared = tuple(compare(one, now.get(one.metric), then.get(one.metric)) for one in thresholds)
     comparison = concluded(verdict, compared, tuple(warnings))
-    write_junit(run_dir, verdict, comparison)
-    write_summary(run_dir, verdict, comparison)
+    try:
+        write_junit(run_dir, verdict, comparison)
+        write_summary(run_dir, verdict, comparison)
+    except OSError as error:
+        raise EvidenceError(
+            f"{error.filename or run_dir}: cannot be written ({error.strerror or error}). Free "
+            "some space or make the directory writable, then check the run again."
+        ) from error
     return comparison
 
 

@@ -333,3 +333,7 @@ def test_what_check_needs_is_named(cwd: Path) -> None:
     end = loadtest("check", "run", *base, cwd=cwd)
     assert (end.code, "cannot be written" in end.said) == (2, True)
     assert loadtest("check", "nowhere", cwd=cwd).code == 2
+    (cwd / "loadtest.toml").unlink()
+    (cwd / "run" / "summary.md").mkdir()
+    end = loadtest("check", "run", cwd=cwd)
+    assert (end.code, "summary.md: cannot be written (Is a directory)" in end.said) == (2, True)

@@ -27,6 +27,7 @@ from consumer.gate import Door, Gate, ParallelCallsError, Told, WireCall
 from consumer.processes import Processes
 from consumer.runtime_api import Job
 from loadtest.config import Settings, settings_of
+from loadtest.explore.command import conditions_that_cannot_fail
 from loadtest.explore.ladder import Rung
 from loadtest.explore.model import Choice, Fault
 from loadtest.explore.oracles import Known, RealStore
@@ -525,6 +526,18 @@ async def test_the_reference_handler_is_clean(tmp_path: Path, emulator_url: str)
     assert two.covered is not None
     assert two.covered.interleavings > 5
     assert two.notes == ()
+
+
+async def test_a_condition_that_cannot_fail_is_told(tmp_path: Path, emulator_url: str) -> None:
+    told = {}
+    for function in ("handler", "correct"):
+        settings = planted("wrong_attribute", function)
+        async with session(settings, tmp_path / function, emulator_url) as one:
+            explored = await one.explore(Rung(2, 0))
+        told[function] = conditions_that_cannot_fail(explored.judged)
+    (text,) = told["handler"]
+    assert text.startswith("condition attribute_not_exists(paid_at): cannot fail: no item of ")
+    assert told["correct"] == []
 
 
 async def test_a_claim_that_a_crash_leaves_behind_is_found_with_one_copy(

@@ -19,6 +19,7 @@ from analysis.store import open_evidence
 from analysis.verdict import judge, write_verdict
 from consumer.clock import Clock
 from loadtest.config import Settings
+from loadtest.doctor import examine_run
 from loadtest.event_loop import run_in_loop
 from loadtest.explore.asked import (
     SAMPLING_SHARE,
@@ -289,7 +290,18 @@ def _guarantee(done: Sequence[Explored], asked: Asked) -> str:
 
 
 def _notes(done: Sequence[Explored]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(note for one in done for note in one.notes))
+    notes = dict.fromkeys(note for one in done for note in one.notes)
+    return (*notes, *(conditions_that_cannot_fail(done[-1].judged) if done else ()))
+
+
+def conditions_that_cannot_fail(judged: Sequence[Judged]) -> list[str]:
+    """The advice that every set of evidence gives: in another one the condition may have failed,
+    or an item had what it asks for."""
+    run_dirs = dict.fromkeys(one.run_dir for one in judged)
+    told = [{one.place: str(one) for one in examine_run(run_dir)} for run_dir in run_dirs]
+    if not told:
+        return []
+    return [text for place, text in told[0].items() if all(place in one for one in told)]
 
 
 def _why_not(rung: Rung, explored: Explored, asked: Asked, stop: Stop) -> str:

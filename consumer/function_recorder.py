@@ -37,7 +37,7 @@ _ASKED = "onceproof_asked"
 
 _environment = uuid.uuid4().hex
 _calls = itertools.count(1)
-_attempt = threading.local()  # the call that this thread waits for
+_open: dict[tuple[str, int], int] = {}  # wire attempt -> call that is not answered yet
 _request_id: str | None = None  # of the invocation that runs; None while the code is loaded
 _is_cold = True
 
@@ -94,17 +94,19 @@ def _sent(request: Any, **_: Any) -> None:
     headers = {name: _header(value) for name, value in request.headers.items()}
     scope = _SCOPE.search(headers.get("Authorization", ""))
     region, service = scope.groups() if scope else (None, None)
-    attempt = _ATTEMPT.search(headers.get("amz-sdk-request", ""))
-    _attempt.call = next(_calls)
+    found = _ATTEMPT.search(headers.get("amz-sdk-request", ""))
+    sdk_id, attempt = headers.get("amz-sdk-invocation-id"), int(found[1]) if found else 1
+    call = next(_calls)
+    _open[_key(sdk_id, attempt)] = call
     _write(
         "call",
-        call=_attempt.call,
+        call=call,
         request_id=_request_id,
         at=time.time_ns(),
         service=service,
         region=region,
-        attempt=int(attempt[1]) if attempt else 1,
-        sdk_id=headers.get("amz-sdk-invocation-id"),
+        attempt=attempt,
+        sdk_id=sdk_id,
         method=request.method,
         path=urlsplit(request.url).path,
         target=headers.get("X-Amz-Target"),
@@ -113,18 +115,27 @@ def _sent(request: Any, **_: Any) -> None:
     )
 
 
+def _key(sdk_id: str | None, attempt: int) -> tuple[str, int]:
+    """Of a wire attempt, whichever thread or coroutine waits for it. An SDK too old to number
+    them has one at a time in a thread."""
+    return (sdk_id, attempt) if sdk_id else ("thread", threading.get_ident())
+
+
 def _header(value: Any) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
 def _answered(
-    response_dict: Mapping[str, Any] | None, exception: BaseException | None, **_: Any
+    response_dict: Mapping[str, Any] | None,
+    exception: BaseException | None,
+    context: Mapping[str, Any],
+    **_: Any,
 ) -> None:
     """After each wire attempt."""
-    call = getattr(_attempt, "call", None)
+    retries = context.get("retries", {})
+    call = _open.pop(_key(retries.get("invocation-id"), retries.get("attempt", 1)), None)
     if call is None:
         return
-    _attempt.call = None
     if response_dict is None:
         _write("reply", call=call, at=time.time_ns(), failed=type(exception).__name__)
         return

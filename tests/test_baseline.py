@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
+import tomllib
 import xml.etree.ElementTree as ET
 from fractions import Fraction
 from pathlib import Path
@@ -177,6 +179,14 @@ def test_a_direction_is_the_other_one_upside_down(
 def test_every_metric_takes_a_limit(metric: str) -> None:
     assert not parse_threshold(metric, "<=2").relative
     assert parse_threshold(metric, " >= 0.5 , n >= 9999 ").samples == 9999
+
+
+def test_the_thresholds_of_the_readme_are_some(cwd: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    (block,) = re.findall(r"```toml\n(\[thresholds\].*?)```", readme, re.DOTALL)
+    rules = tomllib.loads(block)["thresholds"]
+    assert len(rules) == len([parse_threshold(metric, text) for metric, text in rules.items()]) > 3
+    assert set(rules) <= set(METRICS)
 
 
 def test_what_is_wrong_with_a_threshold_is_told_with_its_key(cwd: Path) -> None:

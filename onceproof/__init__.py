@@ -3,7 +3,7 @@
     from onceproof import flood
 
     def test_orders_are_processed_once() -> None:
-        flood(code="src", handler="app.handler", orders=50, copies=4).assert_pass()
+        flood(code="src", handler="app.handler", orders=50, copies=4).assert_clean()
 
 With pytest the fixtures ``flood`` and ``explore`` do the same, relative to its root folder.
 
@@ -52,7 +52,7 @@ class Outcome:
     command: str  # that does it again
     text: str  # all of it as a person would read it: verdict, findings with lanes, files
 
-    def assert_pass(self) -> None:
+    def assert_clean(self) -> None:
         """
         :raises NotPassed: there is a finding, or too little was seen to say anything.
         """

@@ -365,7 +365,7 @@ def test_a_test_can_explore(
     assert (racy.verdict, racy.findings) == ("FAIL", {"overwrite": 1})
     assert racy.report == only_run(tmp_path) / "report.html"
     with pytest.raises(onceproof.NotPassed) as error:
-        racy.assert_pass()
+        racy.assert_clean()
     said = str(error.value)
     assert said.startswith("FAIL  overwrite: 1\n")
     assert "copy 1  copy 2" in said

@@ -72,12 +72,12 @@ def test_ours_are_ours():
 
 
 def test_a_flood_finds_the_race(flood):
-    flood(code="functions", handler="orders.racy", **LOAD).assert_pass()
+    flood(code="functions", handler="orders.racy", **LOAD).assert_clean()
 
 
 def test_an_exploration_covers_all(explore):
     outcome = explore(code="functions", handler="orders.adds_once", copies=2)
-    outcome.assert_pass()
+    outcome.assert_clean()
     assert outcome.guarantee.startswith("2 copies of one order")
 
 

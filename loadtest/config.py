@@ -38,6 +38,7 @@ from loadtest.order_settings import (
     PlanFunction,
     default_table_key,
     is_about_objects,
+    is_planned,
     order_shape,
     planned_shape,
 )
@@ -402,7 +403,7 @@ def _checked(data: dict[str, Any], base: Path, problems: Problems) -> Settings |
     if "code" not in handler_data and "handler" not in handler_data:
         handler_data |= {"code": Path(consumer.__file__).parent, "handler": "app.handler"}
         result_data = {"processed": "processed", "duplicate": "duplicate"} | result_data
-    by_function = "plan" in order_data
+    by_function = is_planned(order_data)
     if not by_function and set(order_data) <= set(names_of(OrderSection)) - {"key", "body"}:
         order_data = {**_REFERENCE_ORDER, **order_data}
 

@@ -118,8 +118,16 @@ def default_table_key(data: Mapping[str, Any]) -> str:
     if not isinstance(key, str):
         return "id"
     # Without a body it is made of the fields, by their names as they stand.
-    is_member = "plan" not in data and (not isinstance(body, str) or f'"{key}"' in body)
+    is_member = not is_planned(data) and (not isinstance(body, str) or f'"{key}"' in body)
     return key if is_member else key.rpartition(".")[2] or key
+
+
+def is_planned(data: Mapping[str, Any]) -> bool:
+    """Whether a function makes the messages. A table called so is the generator of a field.
+
+    :param data: ``[order]`` as it was read.
+    """
+    return isinstance(data.get("plan"), str)
 
 
 def is_about_objects(envelope: object) -> bool:

@@ -264,3 +264,10 @@ def test_the_name_of_a_function(tmp_path: Path, name: str) -> None:
     (tmp_path / "loadtest.toml").write_text(f'[order]\nplan = "{name}"')
     with pytest.raises(UsageError, match=r"order\.plan: must be module:function, a function in"):
         load_settings(None, {}, tmp_path)
+
+
+def test_a_field_may_be_called_plan(tmp_path: Path) -> None:
+    text = '[order]\nkey = "id"\nplan = { choice = ["basic", "premium"] }\n'
+    (tmp_path / "loadtest.toml").write_text(text)
+    (message, *_) = plan_of(load_settings(None, {}, tmp_path)).messages
+    assert json.loads(message.body)["plan"] in ("basic", "premium")

@@ -274,7 +274,7 @@ def test_kinds_of_items_reach_run_json(tmp_path: Path) -> None:
 FORMS = st.sampled_from(["ORDER#{id}", "{id}", "A.{id}+x", "*#{id}", "{id}#*", "META", "L#*", "[x"])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(FORMS, st.text(max_size=6), st.text("#aMETALx.+[", max_size=8))
 def test_python_and_the_judge_read_a_form_alike(form: str, order_key: str, text: str) -> None:
     with duckdb.connect() as connection:

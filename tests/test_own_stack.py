@@ -33,7 +33,6 @@ import boto3
 from botocore.exceptions import ClientError
 
 db = boto3.client("dynamodb")
-s3 = boto3.client("s3")
 TABLE = os.environ["TABLE_NAME"]
 
 
@@ -123,6 +122,9 @@ BUCKET = "{bucket}"
 """
 S3_ORDER = 'key = "id"\nenvelope = "s3"\nn = { integer = [1, 2] }'
 S3_HANDLER = """
+s3 = boto3.client("s3")
+
+
 def process(record):
     (found,) = json.loads(record["body"])["Records"]
     assert found["s3"]["bucket"]["name"] == os.environ["BUCKET"]

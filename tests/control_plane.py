@@ -7,11 +7,13 @@ import contextlib
 import http.client
 import json
 import re
+import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import boto3
 
@@ -96,6 +98,10 @@ def control_plane(emulator_url: str, answering: Answering) -> Iterator[str]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         block_on_close = False  # a request that is held
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exception(), ConnectionError):  # of a tester that was killed
+                super().handle_error(request, client_address)
 
     with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

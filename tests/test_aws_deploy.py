@@ -18,12 +18,13 @@ from typing import Any
 import boto3
 import pytest
 
-from analysis.errors import TargetError
+from analysis.errors import TargetError, UsageError
 from consumer.clock import HostClock
 from loadtest.aws import deploy, resources
 from loadtest.aws.account import Account
-from loadtest.aws.clean import remove_stack
-from loadtest.aws.deploy import Deployment
+from loadtest.aws.clean import Tagged, find_orphans, remove_stack
+from loadtest.aws.commands import check_whole
+from loadtest.aws.deploy import Deployment, present
 from loadtest.aws.stack import Names, package, read_record, record_path
 from tests.cli import Ended, Reply, end_of, loadtest, started
 from tests.control_plane import Answering, Asked, control_plane
@@ -181,14 +182,6 @@ def test_the_package_is_the_same_every_time() -> None:
     with zipfile.ZipFile(io.BytesIO(package())) as archive:
         assert archive.namelist() == ["app.py"]
         assert b"def handler(" in archive.read("app.py")
-
-
-def test_nobody_is_asked_where_nobody_is(emulator_url: str, stack: str, tmp_path: Path) -> None:
-    before = everything(emulator_url, stack)
-    end = loadtest("deploy", "--endpoint-url", emulator_url, "--name", stack, cwd=tmp_path)
-    assert end.code == 2
-    assert "say --yes" in end.said
-    assert everything(emulator_url, stack) == before
 
 
 # --- what goes wrong while it is made ---------------------------------------------------------
@@ -388,6 +381,10 @@ async def test_what_could_not_be_removed_again_is_named_and_stays_recorded(
         assert f"these may be left: {role}." in said
         assert said.startswith("AWS refuses lambda:CreateFunction"), "the first error comes first"
         assert list(everything(emulator_url, stack)) == [role]
+        with pytest.raises(UsageError, match=rf"only a part of stack {stack} is there"):
+            check_whole(
+                Names(stack, "us-east-1"), await present(plane.account, Names(stack, "us-east-1"))
+            )
         plane.answering = Asked.forward_it
         await plane.clean(stack)
     assert everything(emulator_url, stack) == {}
@@ -534,16 +531,15 @@ def test_wrong_use_is_told(arguments: tuple[str, ...], said: str, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("action", ["sqs:CreateQueue", "lambda:CreateEventSourceMapping"])
 def test_after_a_kill_in_the_middle_nothing_is_left(
-    action: str, emulator_url: str, stack: str, tmp_path: Path
+    emulator_url: str, stack: str, tmp_path: Path
 ) -> None:
     reached, ended = threading.Event(), threading.Event()
 
     def hold(asked: Asked) -> Reply:
         reply = asked.forward()
-        if asked.action == action and not reached.is_set():
-            # Made, and the tester does not know it.
+        if asked.action == "lambda:CreateEventSourceMapping":
+            # Made, and the tester does not know it, nor its name.
             reached.set()
             ended.wait(60)
         return reply
@@ -556,15 +552,37 @@ def test_after_a_kill_in_the_middle_nothing_is_left(
         process.kill()
         end_of(process)
         ended.set()
-    assert everything(emulator_url, stack) != {}
-    if action == "sqs:CreateQueue":
-        again = command("deploy", emulator_url, "--name", stack, cwd=tmp_path)
-        assert again.code == 2
-        assert f"only a part of stack {stack} is there. Remove it with" in again.said
+    assert len(everything(emulator_url, stack)) == 8
     cleaned = command("clean", emulator_url, "--stack", stack, cwd=tmp_path)
     assert cleaned.code == 0, cleaned.said
     assert everything(emulator_url, stack) == {}
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+async def test_wherever_it_is_killed_the_record_leads_to_all_of_it(
+    emulator_url: str, stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_time_for_it(*_: Any, **__: Any) -> None:
+        pass
+
+    def broken(action: str) -> Answering:
+        def answer(asked: Asked) -> Reply:
+            reply = asked.forward()
+            # It was made, and nothing more is heard.
+            return asked.refused(500, "InternalFailure") if asked.action == action else reply
+
+        return answer
+
+    async with opened(emulator_url, tmp_path) as plane:
+        for number, action in enumerate((*CREATING, "logs:CreateLogGroup", "iam:CreateRole"), 1):
+            with monkeypatch.context() as killed:
+                killed.setattr(deploy, "remove_stack", no_time_for_it)
+                plane.answering = broken(action)
+                assert action in await plane.make(f"{stack}-{number}")
+            assert everything(emulator_url, stack) != {}
+            plane.answering = Asked.forward_it
+            await plane.clean(f"{stack}-{number}")
+            assert everything(emulator_url, stack) == {}, action
 
 
 # --- what nobody has a record of --------------------------------------------------------------
@@ -573,25 +591,34 @@ def test_after_a_kill_in_the_middle_nothing_is_left(
 def test_orphans_are_found_by_tag_and_stacks_with_a_record_stay(
     emulator_url: str, stack: str, tmp_path: Path
 ) -> None:
-    def untaggable(asked: Asked) -> Reply:
-        return asked.denied() if asked.action == "tag:GetResources" else asked.forward()
+    said: list[str] = []
+
+    async def make_and_find() -> list[list[Tagged]]:
+        async with opened(emulator_url, tmp_path / "runs") as plane:
+            for name in (f"{stack}a", f"{stack}b"):
+                assert await plane.make(name) == ""
+            record_path(tmp_path / "runs", f"{stack}a").unlink()
+            found = [await find_orphans(plane.account, tmp_path / "runs", said.append)]
+            plane.answering = lambda asked: (
+                asked.denied() if asked.action == "tag:GetResources" else asked.forward()
+            )
+            return [*found, await find_orphans(plane.account, tmp_path / "runs", said.append)]
 
     make_neighbours(emulator_url, stack)
     before = everything(emulator_url, stack)
-    for name in (f"{stack}a", f"{stack}b"):
-        assert command("deploy", emulator_url, "--name", name, cwd=tmp_path).code == 0
-    record_path(tmp_path / "runs", f"{stack}a").unlink()
-    with control_plane(emulator_url, untaggable) as url:
-        listed = loadtest("clean", "--orphans", "--endpoint-url", url, cwd=tmp_path)
-    assert listed.code == 2, "nobody can be asked"
-    tagged = command("clean", emulator_url, "--orphans", cwd=tmp_path)
-    assert tagged.code == 0, tagged.said
-    assert "found by the lists of each service" in listed.said
-    assert "found by the tagging API" in tagged.said
-    for end in (listed, tagged):
-        assert end.out.count(f"(onceproof = {stack}a-") == 8
-        assert f"stack {stack}b has a record; loadtest clean --stack {stack}b" in end.said
-    assert "removed and proven gone: 8 orphans" in tagged.said
+    tagged, listed = asyncio.run(make_and_find())
+    assert tagged == listed
+    assert len(tagged) == 8
+    known = f"stack {stack}b has a record; loadtest clean --stack {stack}b removes it"
+    assert said == [
+        "found by the tagging API; roles, log groups and mappings by their own lists",
+        known,
+        "found by the lists of each service: the tagging API is not there, or not allowed",
+        known,
+    ]
+    end = command("clean", emulator_url, "--orphans", cwd=tmp_path)
+    assert end.code == 0, end.said
+    assert "removed and proven gone: 8 orphans" in end.said
     assert everything(emulator_url, f"{stack}a") == {}
     assert len(everything(emulator_url, f"{stack}b")) == 8
 

@@ -1,22 +1,24 @@
 """``run --target aws --record``: a deployed function's own calls as evidence, and the function as
-it was before afterwards, whatever happens."""
+it was before afterwards."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
+from analysis.errors import UsageError
 from analysis.findings import FindingKind
 from analysis.schema import Observation
-from tests.cli import Ended, Reply, Run, end_of, loadtest, only_run, started
-from tests.control_plane import Asked, control_plane
-from tests.deployed_stack import DeployedStack
-from tests.test_aws_clean_run import deployed
+from loadtest.aws.account import Account
+from loadtest.aws.recording import check_recordable
+from tests.cli import loadtest, only_run
+from tests.test_aws_clean_run import deployed, settings_of
 
 # Looks first, and puts without a condition; then notes that it did, in another way each time.
 CARELESS = """
@@ -49,24 +51,6 @@ def functions(emulator_url: str) -> Any:
     return boto3.client("lambda", endpoint_url=emulator_url, region_name="us-east-1")
 
 
-def settings_of(functions: Any, name: str) -> tuple[Any, ...]:
-    about = functions.get_function_configuration(FunctionName=name)
-    layers = [layer["Arn"] for layer in about.get("Layers", ())]
-    return about["Handler"], layers, about["Environment"]["Variables"]
-
-
-def arguments(stack: DeployedStack, url: str) -> list[str]:
-    return [
-        *("run", "--target", "aws", "--function", stack.function, "--record", "--yes"),
-        *("--endpoint-url", url, "--orders", "2", "--copies", "2", "--poison", "0"),
-        *("--conflicts", "0"),
-    ]
-
-
-def flood(stack: DeployedStack, url: str, cwd: Path) -> Ended:
-    return loadtest(*arguments(stack, url), cwd=cwd)
-
-
 def test_calls_items_and_results_of_a_deployed_function(
     emulator_url: str, functions: Any, tmp_path: Path
 ) -> None:
@@ -80,7 +64,12 @@ def test_calls_items_and_results_of_a_deployed_function(
         f'[[table]]\nname = "{stack.table}"\nkey = "id"\n[result]\nprocessed = "processed"\n'
         'duplicate = "duplicate"\n'
     )
-    ended = flood(stack, emulator_url, tmp_path)
+    ended = loadtest(
+        *("run", "--target", "aws", "--function", stack.function, "--record", "--yes"),
+        *("--endpoint-url", emulator_url, "--orders", "2", "--copies", "2", "--poison", "0"),
+        *("--conflicts", "0"),
+        cwd=tmp_path,
+    )
     assert ended.code == 1, ended.said
     run = only_run(tmp_path)
     assert run.info.not_observable.keys() == {Observation.OTHER_ITEMS}
@@ -110,59 +99,32 @@ def test_calls_items_and_results_of_a_deployed_function(
     assert "ONCEPROOF_HANDLER" not in log
 
 
-def test_a_function_is_put_back_after_a_kill(
-    emulator_url: str, functions: Any, tmp_path: Path
+async def test_what_cannot_be_recorded_is_told_before_anything_is_changed(
+    emulator_url: str, functions: Any
 ) -> None:
-    stack = deployed(emulator_url, f"t{secrets.token_hex(3)}")
-    before = settings_of(functions, stack.function)
-    (tmp_path / "loadtest.toml").write_text(f'[[table]]\nname = "{stack.table}"\nkey = "id"\n')
-    reached, ended = threading.Event(), threading.Event()
-
-    def hold(asked: Asked) -> Reply:
-        reply = asked.forward()
-        if asked.action == "lambda:UpdateFunctionConfiguration":
-            reached.set()  # changed, and the run does not know it
-            ended.wait(60)
-        return reply
-
-    with (
-        control_plane(emulator_url, hold) as url,
-        started(*arguments(stack, url), cwd=tmp_path) as process,
-    ):
-        assert reached.wait(60), end_of(process).err
-        process.kill()
-        end_of(process)
-        ended.set()
-    assert settings_of(functions, stack.function)[0] == "onceproof_recorder.handler"
-    run: Run = only_run(tmp_path)
-    again = flood(stack, emulator_url, tmp_path)
-    assert again.code == 2
-    assert "is still recorded by another run" in again.said
-
-    cleaned = loadtest(
-        *("clean", "--run", run.path, "--endpoint-url", emulator_url, "--yes"), cwd=tmp_path
-    )
-    assert cleaned.code == 0, cleaned.said
-    assert f"gone: the recorder of function {stack.function}" in cleaned.said
-    assert settings_of(functions, stack.function) == before
-    assert functions.list_layers()["Layers"] == []
-
-
-def test_what_cannot_be_recorded_is_told_before_anything_is_changed(
-    emulator_url: str, functions: Any, tmp_path: Path
-) -> None:
-    stack = deployed(emulator_url, f"t{secrets.token_hex(3)}")
-    (tmp_path / "loadtest.toml").write_text(f'[[table]]\nname = "{stack.table}"\nkey = "id"\n')
-    functions.update_function_configuration(FunctionName=stack.function, Runtime="nodejs22.x")
-    refused = flood(stack, emulator_url, tmp_path)
-    assert refused.code == 2
-    assert f"{stack.function} is nodejs22.x" in refused.said
-    version = functions.publish_version(FunctionName=stack.function)["Version"]
-    functions.update_event_source_mapping(
-        UUID=stack.mapping_id, FunctionName=f"{stack.function}:{version}"
-    )
-    refused = flood(stack, emulator_url, tmp_path)
-    assert refused.code == 2
-    assert f"the mapping invokes {stack.function}:{version}" in refused.said
-    assert functions.list_layers()["Layers"] == []
-    assert not (tmp_path / "runs").exists()
+    stack = await asyncio.to_thread(deployed, emulator_url, f"t{secrets.token_hex(3)}")
+    name = stack.function
+    async with Account(endpoint_url=emulator_url) as account:
+        await check_recordable(account, name, stack.mapping_id)
+        version = functions.publish_version(FunctionName=name)["Version"]
+        changes: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+            (
+                functions.update_function_configuration,
+                {"Environment": {"Variables": {"ONCEPROOF_HANDLER": "app.handler"}}},
+                "is still recorded by another run",
+            ),
+            (
+                functions.update_function_configuration,
+                {"Runtime": "nodejs22.x"},
+                f"{name} is nodejs22.x",
+            ),
+            (
+                functions.update_event_source_mapping,
+                {"UUID": stack.mapping_id, "FunctionName": f"{name}:{version}"},
+                f"the mapping invokes {name}:{version}",
+            ),
+        ]
+        for change, settings, said in changes:
+            change(**{"FunctionName": name} | settings)
+            with pytest.raises(UsageError, match=said):
+                await check_recordable(account, name, stack.mapping_id)

@@ -45,6 +45,7 @@ _ROLE_LIMIT_S = 180.0
 """A new role is mostly known to Lambda within seconds; minutes have been reported."""
 _READY_LIMIT_S = 180.0
 _READY_EVERY_S = 0.5
+_LATE_S = 2.0
 
 
 There = tuple[Kind, str, str, str | None]
@@ -101,8 +102,10 @@ class Deployment:
         try:
             await self._make()
         except BaseException as error:
-            self._say("it failed: removing what was made")
+            self._say("not finished: removing what was made")
             try:
+                # What was asked for, and not answered, may be there only now.
+                await self._account.sleep(_LATE_S)
                 await remove_stack(self._account, self.record, self._path, say=self._say)
             except TargetError as left:
                 error.add_note(f"Not all of it could be removed again: {left}")

@@ -218,7 +218,7 @@ CHECKS: tuple[Check, ...] = (
         "a message whose receives are spent moves to the dead-letter queue when it is due",
         "For order {order_key}, {what}.",
         needs=(*_FATES, "items"),
-        sees=(Observation.CALLS,),
+        sees=(Observation.CALLS, Observation.OTHER_ITEMS),
         after_end=True,
     ),
     Check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +14,14 @@ import pytest
 
 from analysis.errors import OnceproofError
 from analysis.findings import VerdictWord
-from analysis.schema import Observation
+from analysis.schema import Observation, RunStatus
 from analysis.store import load_run
 from analysis.verdict import read_verdict
 from loadtest.aws.account import Account
 from loadtest.aws.deployed import Deployed, find_deployed
 from loadtest.config import load_settings
 from tests.aws_endpoint import REGION, Error, Script, SimulatedAws, simulated_aws
-from tests.cli import Ended, loadtest
+from tests.cli import Ended, loadtest, started
 from tests.simulated_stack import (
     DLQ_ARN,
     FUNCTION,
@@ -189,13 +190,15 @@ def _account(answers: dict[str, Script]) -> Iterator[tuple[str, SimulatedAws]]:
         thread.join()
 
 
-def _flood(url: str, cwd: Path, *more: str) -> Ended:
-    return loadtest(
+def _arguments(url: str) -> list[str]:
+    return [
         *("run", "--target", "aws", "--function", FUNCTION, "--region", REGION),
         *("--endpoint-url", url, "--yes", "--orders", "4", "--copies", "2", "--poison", "0"),
-        *more,
-        cwd=cwd,
-    )
+    ]
+
+
+def _flood(url: str, cwd: Path) -> Ended:
+    return loadtest(*_arguments(url), cwd=cwd)
 
 
 def test_copies_that_overlap_and_a_late_log_can_pass(tmp_path: Path) -> None:
@@ -294,3 +297,30 @@ def test_a_message_that_the_queue_never_gives_back(tmp_path: Path) -> None:
     assert "The queue did not run empty" in run.not_observable[Observation.ENDS]
     assert "[aws] max_seconds (2 s) was reached" in run.left_over
     assert "are in flight or delayed and cannot be deleted now" in ended.said
+
+
+def test_an_interrupted_run_cleans_up_and_says_so(tmp_path: Path) -> None:
+    stack = SimulatedStack()
+    answers = stack.answers()
+    polled = threading.Event()
+
+    def one_in_flight(asked: Any) -> Any:
+        answer: Any = stack.attributes(asked)
+        if stack.log and not asked["QueueUrl"].endswith("-dlq"):
+            answer["Attributes"]["ApproximateNumberOfMessagesNotVisible"] = "1"
+            polled.set()
+        return answer
+
+    with (
+        _account({**answers, "sqs:GetQueueAttributes": one_in_flight}) as (url, _),
+        started(*_arguments(url), cwd=tmp_path) as process,
+    ):
+        assert polled.wait(60)
+        for _ in range(2):  # the second one does not wait for what is under way
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 3, out + err
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert load_run(run_dir).status is RunStatus.INTERRUPTED
+    assert stack.items == {}
+    assert "messages in queue orders of this run may be left" in " ".join(err.split())

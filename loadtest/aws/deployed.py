@@ -67,6 +67,7 @@ class Deployed:
     batch_size: int
     batching_window_s: int
     report_batch_item_failures: bool
+    has_filter: bool  # the mapping drops messages that do not match it
     concurrency: int | None  # at most so many invocations at once; None: the account's quota
     queue: DeployedQueue
     dead_letter_queue: DeployedQueue | None
@@ -94,7 +95,7 @@ async def find_deployed(
     account: Account, settings: Settings, function: str, queue_url: str | None
 ) -> Deployed:
     """
-    :param function: its name, or its ARN.
+    :param function: its name or its ARN, with an alias where the mapping has one.
     :param queue_url: needed where the function consumes several queues.
     :raises UsageError: what is there is not what the configuration says.
     :raises TargetError: something is missing, or not ready.
@@ -108,7 +109,7 @@ async def find_deployed(
             f"function {name} has a reserved concurrency of 0, so nothing is processed. Raise it "
             "or remove it (DeleteFunctionConcurrency), then run again."
         )
-    mapping = await _ready_mapping(account, name, queue_url)
+    mapping = await _ready_mapping(account, function, queue_url)
     queue, attributes = await _queue(account, str(mapping["EventSourceArn"]), queue_url)
     dead_letter_queue, most_receives = await _dead_letter_queue(account, attributes)
     logging = about.get("LoggingConfig", {})
@@ -131,6 +132,7 @@ async def find_deployed(
         batching_window_s=int(mapping.get("MaximumBatchingWindowInSeconds") or 0),
         report_batch_item_failures="ReportBatchItemFailures"
         in (mapping.get("FunctionResponseTypes") or ()),
+        has_filter=bool(mapping.get("FilterCriteria", {}).get("Filters")),
         concurrency=min((limit for limit in limits if limit is not None), default=None),
         queue=queue,
         dead_letter_queue=dead_letter_queue,

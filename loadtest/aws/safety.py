@@ -125,6 +125,7 @@ def lines(
     """What is going to be used, as it is shown before anything is sent."""
     queue, dead = deployed.queue, deployed.dead_letter_queue
     limit = "" if deployed.concurrency is None else f", at most {deployed.concurrency} at once"
+    dropped = ", what its filter does not match is dropped" if deployed.has_filter else ""
     letters = (
         "no dead-letter queue"
         if dead is None
@@ -142,7 +143,7 @@ def lines(
         (
             "queue",
             f"{queue.name}{' (FIFO)' if queue.fifo else ''}, batches of {deployed.batch_size}"
-            f"{limit}, visibility {queue.visibility_timeout_s} s, {letters}",
+            f"{limit}{dropped}, visibility {queue.visibility_timeout_s} s, {letters}",
         ),
         *(
             ("table", f"{table.info.name} ({table.info.role}), {_stream_text(table.stream_view)}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from tests.simulated_stack import (
     table,
 )
 
+_Finding = Awaitable[Deployed]
 _WRITES = ("Send", "Batch", "Create", "Update", "Delete", "Put", "ChangeMessage", "Receive")
 
 
@@ -43,20 +44,27 @@ async def _no_pause(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-async def _find(tmp_path: Path, answers: dict[str, Script], **more: Any) -> Deployed:
+@asynccontextmanager
+async def _looking(tmp_path: Path) -> AsyncIterator[Callable[[dict[str, Script]], _Finding]]:
+    """Looks for the stack where some actions answer otherwise; nothing may be changed by it."""
     settings = load_settings(None, {}, tmp_path)
+    answers = SimulatedStack().answers()
     async with (
-        simulated_aws({**SimulatedStack().answers(), **answers}) as (url, aws),
+        simulated_aws() as (url, aws),
         Account(endpoint_url=url, region=REGION, sleep=_no_pause) as account,
     ):
-        try:
-            return await find_deployed(account, settings, FUNCTION, more.get("queue_url"))
-        finally:
-            assert not [asked for asked in aws.asked if asked.split(":")[1].startswith(_WRITES)]
+
+        async def find(others: dict[str, Script]) -> Deployed:
+            aws.answers = {**answers, **others}
+            return await find_deployed(account, settings, FUNCTION, None)
+
+        yield find
+        assert not [asked for asked in aws.asked if asked.split(":")[1].startswith(_WRITES)]
 
 
 async def test_finds_what_is_deployed(tmp_path: Path) -> None:
-    found = await _find(tmp_path, {})
+    async with _looking(tmp_path) as find:
+        found = await find({})
     assert (found.function, found.timeout_s, found.memory_mb, found.arm) == (FUNCTION, 5, 256, True)
     assert (found.queue.name, found.max_receive_count, found.concurrency) == ("orders", 2, 20)
     assert found.dead_letter_queue is not None
@@ -66,106 +74,105 @@ async def test_finds_what_is_deployed(tmp_path: Path) -> None:
     assert found.log_group == f"/aws/lambda/{FUNCTION}"
 
 
-@pytest.mark.parametrize(
-    ("answers", "code", "said"),
-    [
-        (
-            {GET_FUNCTION: Error("ResourceNotFoundException", status=404)},
-            4,
-            "there is no function orders-consumer in account 123456789012, region eu-west-1",
-        ),
-        (
-            {
-                GET_FUNCTION: function(
-                    State="Failed", StateReason="no such image", StateReasonCode="ImageDeleted"
-                )
-            },
-            4,
-            "is in the state Failed: no such image (ImageDeleted). Deploy it again",
-        ),
-        (
-            {GET_FUNCTION: function(LastUpdateStatus="Failed", LastUpdateStatusReason="role")},
-            4,
-            "the last update of function orders-consumer failed: role",
-        ),
-        (
-            {GET_FUNCTION: function(State="Pending")},
-            4,
-            "function orders-consumer was not ready (Active, last update Successful) after 120 s",
-        ),
-        ({GET_FUNCTION: function(0)}, 4, "has a reserved concurrency of 0"),
-        (
-            {GET_FUNCTION: function(Environment={"Error": {"Message": "KMS"}})},
-            4,
-            "the function's environment cannot be read: KMS. Allow kms:Decrypt",
-        ),
-        (
-            {GET_FUNCTION: Error("AccessDeniedException", "not authorized", 403)},
-            4,
-            "Allow lambda:GetFunction to arn:aws:iam::123456789012:user/tester",
-        ),
-        (
-            {LIST_MAPPINGS: {"EventSourceMappings": []}},
-            4,
-            "has no event source mapping from any SQS queue",
-        ),
-        (
-            {LIST_MAPPINGS: {"EventSourceMappings": [mapping(), mapping(EventSourceArn=DLQ_ARN)]}},
-            2,
-            "--queue-url: function orders-consumer consumes several queues (orders, orders-dlq)",
-        ),
-        ({GET_MAPPING: mapping(State="Disabled")}, 4, "is Disabled, so nothing is consumed"),
-        (
-            {GET_MAPPING: mapping(State="Creating")},
-            4,
-            f"the event source mapping {UUID} of function orders-consumer was still not Enabled",
-        ),
-        (
-            {
-                LIST_MAPPINGS: lambda asked: {
-                    "EventSourceMappings": [mapping()]
-                    if "FunctionName" in asked
-                    else [mapping(), mapping(UUID="2", FunctionArn="arn:aws:x:function:other")]
-                }
-            },
-            4,
-            "queue orders is consumed by function other as well",
-        ),
-        (
-            {"sqs:GetQueueUrl": Error("QueueDoesNotExist")},
-            4,
-            "queue orders of the event source mapping is not there any more",
-        ),
-        (
-            {"sqs:GetQueueAttributes": Error("AccessDenied", "no", 403)},
-            4,
-            "Allow sqs:GetQueueAttributes",
-        ),
-        (
-            {"dynamodb:DescribeTable": Error("ResourceNotFoundException")},
-            2,
-            '[[table]] name: there is no table "shop-orders"',
-        ),
-        (
-            {
-                "dynamodb:DescribeTable": table(
-                    KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
-                    AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
-                )
-            },
-            2,
-            "has the key pk (S), the configuration says id (S)",
-        ),
-    ],
-)
-async def test_what_is_not_ready(
-    answers: dict[str, Script], code: int, said: str, tmp_path: Path
-) -> None:
-    with pytest.raises(OnceproofError) as caught:
-        await _find(tmp_path, answers)
-    assert said in str(caught.value)
-    assert caught.value.exit_code == code
-    assert "hidden" not in str(caught.value)  # values of the function's variables
+_NOT_READY: list[tuple[dict[str, Script], int, str]] = [
+    (
+        {GET_FUNCTION: Error("ResourceNotFoundException", status=404)},
+        4,
+        "there is no function orders-consumer in account 123456789012, region eu-west-1",
+    ),
+    (
+        {
+            GET_FUNCTION: function(
+                State="Failed", StateReason="no such image", StateReasonCode="ImageDeleted"
+            )
+        },
+        4,
+        "is in the state Failed: no such image (ImageDeleted). Deploy it again",
+    ),
+    (
+        {GET_FUNCTION: function(LastUpdateStatus="Failed", LastUpdateStatusReason="role")},
+        4,
+        "the last update of function orders-consumer failed: role",
+    ),
+    (
+        {GET_FUNCTION: function(State="Pending")},
+        4,
+        "function orders-consumer was not ready (Active, last update Successful) after 120 s",
+    ),
+    ({GET_FUNCTION: function(0)}, 4, "has a reserved concurrency of 0"),
+    (
+        {GET_FUNCTION: function(Environment={"Error": {"Message": "KMS"}})},
+        4,
+        "the function's environment cannot be read: KMS. Allow kms:Decrypt",
+    ),
+    (
+        {GET_FUNCTION: Error("AccessDeniedException", "not authorized", 403)},
+        4,
+        "Allow lambda:GetFunction to arn:aws:iam::123456789012:user/tester",
+    ),
+    (
+        {LIST_MAPPINGS: {"EventSourceMappings": []}},
+        4,
+        "has no event source mapping from any SQS queue",
+    ),
+    (
+        {LIST_MAPPINGS: {"EventSourceMappings": [mapping(), mapping(EventSourceArn=DLQ_ARN)]}},
+        2,
+        "--queue-url: function orders-consumer consumes several queues (orders, orders-dlq)",
+    ),
+    ({GET_MAPPING: mapping(State="Disabled")}, 4, "is Disabled, so nothing is consumed"),
+    (
+        {GET_MAPPING: mapping(State="Creating")},
+        4,
+        f"the event source mapping {UUID} of function orders-consumer was still not Enabled",
+    ),
+    (
+        {
+            LIST_MAPPINGS: lambda asked: {
+                "EventSourceMappings": [mapping()]
+                if "FunctionName" in asked
+                else [mapping(), mapping(UUID="2", FunctionArn="arn:aws:x:function:other")]
+            }
+        },
+        4,
+        "queue orders is consumed by function other as well",
+    ),
+    (
+        {"sqs:GetQueueUrl": Error("QueueDoesNotExist")},
+        4,
+        "queue orders of the event source mapping is not there any more",
+    ),
+    (
+        {"sqs:GetQueueAttributes": Error("AccessDenied", "no", 403)},
+        4,
+        "Allow sqs:GetQueueAttributes",
+    ),
+    (
+        {"dynamodb:DescribeTable": Error("ResourceNotFoundException")},
+        2,
+        '[[table]] name: there is no table "shop-orders"',
+    ),
+    (
+        {
+            "dynamodb:DescribeTable": table(
+                KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
+            )
+        },
+        2,
+        "has the key pk (S), the configuration says id (S)",
+    ),
+]
+
+
+async def test_what_is_not_ready(tmp_path: Path) -> None:
+    async with _looking(tmp_path) as find:
+        for answers, code, said in _NOT_READY:
+            with pytest.raises(OnceproofError) as caught:
+                await find(answers)
+            assert said in str(caught.value)
+            assert caught.value.exit_code == code, said
+            assert "hidden" not in str(caught.value)  # values of the function's variables
 
 
 @contextmanager

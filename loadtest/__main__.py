@@ -695,6 +695,8 @@ def lab(
             walk_deployed(where, stack=stack, out=out, clock=HostClock(), talk=_talk(yes))
         )
         raise typer.Exit(0 if held else 1)
+    if target is Target.ENDPOINT and endpoint_url is None:
+        raise UsageError("--target endpoint needs --endpoint-url.")
     if stack or profile or region or yes:
         raise UsageError(
             "--stack, --profile, --region and --yes are of --target aws: name that target as well."

@@ -611,7 +611,7 @@ def test_orphans_are_found_by_tag_and_stacks_with_a_record_stay(
     assert len(tagged) == 8
     known = f"stack {stack}b has a record; loadtest clean --stack {stack}b removes it"
     assert said == [
-        "found by the tagging API; roles, log groups and mappings by their own lists",
+        "found by the lists of each service and by the tagging API",
         known,
         "found by the lists of each service: the tagging API is not there, or not allowed",
         known,

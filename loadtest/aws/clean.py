@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.errors import TargetError
-from loadtest.aws.account import Account, RefusedError
+from loadtest.aws.account import Account
 from loadtest.aws.resources import (
     ROLE_PATH,
     TAG,
@@ -28,14 +28,6 @@ from loadtest.aws.stack import Names, StackRecord, records, remove_record
 Say = Callable[[str], None]
 
 _TAG_ATTEMPTS = 3
-_NO_TAGGING = frozenset(
-    {
-        "AccessDeniedException",
-        "InvalidAction",
-        "UnknownOperationException",
-        "UnsupportedOperation",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +151,14 @@ async def find_orphans(account: Account, out: Path, say: Say) -> list[Tagged]:
         if (record.account_id, record.region)
         == (account.identity.account_id, account.identity.region)
     }
+    # What was just made the tagging API may not know yet, and of some kinds it knows nothing.
+    listed = [one async for one in _by_name(account)]
     by_tag = await _by_tag(account)
     if by_tag is None:
         say("found by the lists of each service: the tagging API is not there, or not allowed")
-        listed = [one async for one in _by_name(account)]
     else:
-        say("found by the tagging API; roles, log groups and mappings by their own lists")
-        listed = by_tag
-    listed += [one async for one in _by_own_lists(account)]
+        say("found by the lists of each service and by the tagging API")
+        listed += by_tag
     queues = [name for kind, name in listed if kind is Kind.QUEUE]
     for queue in queues:
         listed += [(Kind.MAPPING, one) for one in await mappings_of(account, queue)]
@@ -178,8 +170,8 @@ async def find_orphans(account: Account, out: Path, say: Say) -> list[Tagged]:
 
 
 async def _by_tag(account: Account) -> list[tuple[Kind, str]] | None:
-    """By the tagging API, which also lists what was deleted a while ago; None where there is
-    none."""
+    """By the tagging API, which also lists what was deleted a while ago; None where it does not
+    answer."""
     found = []
     try:
         async for entry in pages(
@@ -192,9 +184,7 @@ async def _by_tag(account: Account) -> list[tuple[Kind, str]] | None:
             TagFilters=[{"Key": TAG}],
         ):
             found += _kind_and_name(str(entry["ResourceARN"]))
-    except RefusedError as error:
-        if error.code not in _NO_TAGGING:
-            raise
+    except TargetError:
         return None
     return found
 
@@ -243,10 +233,6 @@ async def _by_name(account: Account) -> AsyncIterator[tuple[Kind, str]]:
     ):
         if function["FunctionName"].startswith(prefix):
             yield Kind.FUNCTION, function["FunctionName"]
-
-
-async def _by_own_lists(account: Account) -> AsyncIterator[tuple[Kind, str]]:
-    """What the tagging API does not know everywhere."""
     async for role in pages(
         account, "iam", "ListRoles", "Roles", "Marker", "Marker", PathPrefix=ROLE_PATH
     ):

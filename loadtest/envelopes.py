@@ -66,7 +66,16 @@ def wrapped(envelope: Envelope, letter: Letter) -> Wrapped:
         case EnvelopeKind.EVENTBRIDGE:
             return Wrapped(_event(envelope, letter))
     key = object_key(envelope, letter.order_key, letter.variant)
-    return Wrapped(_spoiled(_upload(key, letter), letter, "Records"), key)
+    upload = _upload(key, letter)
+    # Without records it would be like the s3:TestEvent that S3 sends when notifications are
+    # set up, which a handler rightly lets pass: the record itself is what is spoiled.
+    (record,) = upload["Records"]
+    if letter.spoiled is PoisonKind.MISSING_FIELD:
+        del record["s3"]["object"]
+        return Wrapped(json.dumps(upload, ensure_ascii=False), key)
+    if letter.spoiled is PoisonKind.EMPTY_OBJECT:
+        return Wrapped('{"Records": [{}]}', key)
+    return Wrapped(_spoiled(upload, letter), key)
 
 
 def object_key(envelope: Envelope, order_key: str, variant: int) -> str:
@@ -153,10 +162,10 @@ def _upload(key: str, letter: Letter) -> dict[str, Any]:
     return {"Records": [record]}
 
 
-def _spoiled(envelope: dict[str, Any], letter: Letter, payload: str) -> str:
+def _spoiled(envelope: dict[str, Any], letter: Letter, payload: str | None = None) -> str:
     """The envelope as text, spoiled as the letter wants it.
 
-    :param payload: the member without which there is no order in it.
+    :param payload: the member without which there is no order in it, to be left out.
     """
     text = json.dumps(envelope, ensure_ascii=False)
     match letter.spoiled:

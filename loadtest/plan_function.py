@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -66,10 +66,11 @@ def plan_by(
     """
     given = list(_asked(function, arguments, hash_seed=1))
     number = 0
-    for number, again in enumerate(_asked(function, arguments, hash_seed=2), 1):
-        if number > len(given) or given[number - 1] != again:
-            first = given[number - 1] if number <= len(given) else None
-            raise _unlike(function, number, first, again)
+    with contextlib.closing(_asked(function, arguments, hash_seed=2)) as told:
+        for number, again in enumerate(told, 1):
+            if number > len(given) or given[number - 1] != again:
+                first = given[number - 1] if number <= len(given) else None
+                raise _unlike(function, number, first, again)
     if number < len(given):
         raise _unlike(function, number + 1, given[number], None)
     return _Made(function, shape).plan(given, rate_per_s)
@@ -94,7 +95,8 @@ def _unlike(
 
 def _asked(
     function: PlanFunction, arguments: Mapping[str, Any], *, hash_seed: int
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any]]:
+    """What the function yields; closed early, its process is ended."""
     asked = {
         "directory": str(function.directory.resolve()),
         "module": function.module,
@@ -120,6 +122,7 @@ def _asked(
             process.kill()
 
         limit = threading.Timer(TIME_LIMIT_S, stop)
+        limit.daemon = True
         limit.start()
         try:
             assert process.stdin is not None

@@ -16,14 +16,14 @@ from typing import Any
 
 from analysis.errors import HandlerError, UsageError
 from analysis.schema import Invocation, Outcome
-from consumer import handler_clock
+from consumer import handler_clock, stillness
 from consumer.environment import (
     INIT_TIMEOUT_S,
     KEPT_CHARACTERS,
     HandlerSpec,
     lambda_variables,
 )
-from consumer.gate import Gate, WireCall
+from consumer.gate import Gate, ParallelCallsError, WireCall
 from consumer.processes import BoundedLog, Child, Processes, exit_words
 from consumer.redaction import NOTHING_SECRET, Redaction
 from consumer.runtime_api import MAX_RESPONSE_BYTES, Job, Reply, too_large
@@ -53,8 +53,10 @@ class Ended:
 class Fork:
     """One run under way, or over."""
 
-    def __init__(self, zygote: Zygote, number: int) -> None:
+    def __init__(self, zygote: Zygote, number: int, port: int) -> None:
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self.pid: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.port = port  # where it finds AWS
         self._zygote = zygote
         self._number = number
 
@@ -154,7 +156,7 @@ class Zygote:
         if self._gone is not None:
             raise self._gone
         self._started += 1
-        fork = self._forks[self._started] = Fork(self, self._started)
+        fork = self._forks[self._started] = Fork(self, self._started, start.port)
         self.send(
             {
                 "run": self._started,
@@ -204,6 +206,9 @@ class Zygote:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while (frame := await _frame(reader)) is not None:
+            if "pid" in frame:
+                self._forks[frame["run"]].pid.set_result(frame["pid"])
+                continue
             self._end(self._forks.pop(frame["run"]), frame["status"], frame["answer"])
         self._gone = self._failed("the process from which its runs are forked has ended")
         for fork in self._forks.values():
@@ -229,17 +234,31 @@ async def _frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     return frame
 
 
-async def next_step(gate: Gate, fork: Fork, patience_s: float) -> WireCall | Ended | None:
-    """What a run does next: the call that is then held, or its end.
+async def next_step(
+    gate: Gate, fork: Fork, patience_s: float, *, one_call: bool = False
+) -> tuple[WireCall, ...] | Ended | None:
+    """What a run does next: the calls that are then held, or its end.
 
+    :param one_call: no run of this handler has several calls under way: there is no need to wait
+        until it stands still to see whether more come.
     :returns: None when it does neither in time.
+    :raises ParallelCallsError: it has several, and this system does not tell whether more come.
     """
-    arrival = gate.arrival()
-    either: list[asyncio.Future[Any]] = [arrival, fork.ended]
-    await asyncio.wait(either, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-    if fork.ended.done():
-        return fork.ended.result()
-    return arrival.result() if arrival.done() else None
+    try:
+        async with asyncio.timeout(patience_s):
+            either: list[asyncio.Future[Any]] = [gate.arrival(), fork.ended]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not fork.ended.done() and (not one_call or len(gate.calls) > 1):
+                if stillness.can_be_seen():
+                    known: list[asyncio.Future[Any]] = [fork.pid, fork.ended]
+                    await asyncio.wait(known, return_when=asyncio.FIRST_COMPLETED)
+                    if not fork.ended.done():
+                        await stillness.come_to_rest(fork.pid.result(), fork.port, fork.ended)
+                elif len(gate.calls) > 1:
+                    raise ParallelCallsError(*gate.calls[:2])
+    except TimeoutError:
+        return None
+    return fork.ended.result() if fork.ended.done() else gate.calls
 
 
 def with_end(row: Invocation, ended: Ended | None, ended_at: int, timeout_s: float) -> Invocation:

@@ -1,9 +1,8 @@
 """Holds the calls of a run until somebody says what becomes of them.
 
-A run makes one call at a time and waits for its reply; so between two calls it stands
-still, and which of several runs goes on is for the explorer to choose. The gate is behind a
-door of its own, where a call is answered from memory, or inside the recording gateway,
-where it then takes its real course.
+Once a run waits for the replies to all its calls it stands still, and which call goes on, of which
+of several runs, is for the explorer to choose. The gate is behind a door of its own, where a call
+is answered from memory, or inside the recording gateway, where it then takes its real course.
 """
 
 from __future__ import annotations
@@ -46,13 +45,20 @@ Admit = Callable[[Occupant, WireCall], Awaitable[None]]
 
 
 class ParallelCallsError(Exception):
-    """A run made a call while another one of its calls was held."""
+    """A run made a call while another one of its calls was held, on a system that does not tell
+    when it has made all of them."""
 
     def __init__(self, first: WireCall, second: WireCall) -> None:
         super().__init__(
             f"{_name(first)} and {_name(second)} were under way at the same time: the handler "
-            "calls from several threads or tasks, whose order cannot be explored yet"
+            "calls from several threads or tasks, whose order can be explored on Linux alone"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    asked: WireCall
+    let_go: asyncio.Future[Told | None]
 
 
 class Gate:
@@ -61,15 +67,18 @@ class Gate:
     def __init__(self) -> None:
         self.given_up = False
         """Whether a client has waited too long and made its call once more."""
-        self._held: WireCall | None = None
-        self._let_go: asyncio.Future[Told | None] | None = None
+        self._held: list[_Held] = []
         self._closed = False
-        self._parallel: ParallelCallsError | None = None
-        self._next: asyncio.Future[WireCall] = asyncio.get_running_loop().create_future()
+        self._arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def arrival(self) -> asyncio.Future[WireCall]:
-        """The call that is held, or the next one that will be."""
-        return self._next
+    def arrival(self) -> asyncio.Future[None]:
+        """Done while a call is held."""
+        return self._arrival
+
+    @property
+    def calls(self) -> tuple[WireCall, ...]:
+        """Those that are held, as they came."""
+        return tuple(held.asked for held in self._held)
 
     async def hold(self, asked: WireCall) -> Told | None:
         """Wait; the reply to give, None for a connection reset, or for a call that is to
@@ -79,35 +88,31 @@ class Gate:
         """
         if self._closed:
             raise ConnectionError
-        if self._held is not None:
-            call_id = asked.subject.sdk_id
-            self.given_up = call_id is not None and call_id == self._held.subject.sdk_id
-            if not self.given_up:
-                self._parallel = ParallelCallsError(self._held, asked)
+        call_id = asked.subject.sdk_id
+        if call_id is not None and any(call_id == one.asked.subject.sdk_id for one in self._held):
+            self.given_up = True
             self.close()
             raise ConnectionError
-        self._held = asked
-        self._let_go = asyncio.get_running_loop().create_future()
-        self._next.set_result(asked)
-        return await self._let_go
+        held = _Held(asked, asyncio.get_running_loop().create_future())
+        self._held.append(held)
+        if not self._arrival.done():
+            self._arrival.set_result(None)
+        return await held.let_go
 
-    def let_go(self, told: Told | None) -> None:
-        """Let the call that is held have this.
-
-        :raises ParallelCallsError: there is a second one.
-        """
-        if self._parallel is not None:
-            raise self._parallel
-        assert self._let_go is not None
-        let_go, self._let_go, self._held = self._let_go, None, None
-        self._next = asyncio.get_running_loop().create_future()
-        let_go.set_result(told)
+    def let_go(self, asked: WireCall, told: Told | None) -> None:
+        """Let one that is held have this."""
+        held = next(one for one in self._held if one.asked is asked)
+        self._held.remove(held)
+        if not self._held:
+            self._arrival = asyncio.get_running_loop().create_future()
+        held.let_go.set_result(told)
 
     def close(self) -> None:
         """The run is over: nobody waits here any longer, and nobody comes in."""
         self._closed = True
-        if self._let_go is not None and not self._let_go.done():
-            self._let_go.set_exception(ConnectionError())
+        for held in self._held:
+            if not held.let_go.done():
+                held.let_go.set_exception(ConnectionError())
 
 
 class Door:

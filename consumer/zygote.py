@@ -9,7 +9,8 @@ length, then a JSON object.
 
 To the tester, once: ``{"threads": n, "chance": b}``, how many threads the import has
 started and whether it has drawn from ``os.urandom``, or ``{"error_type": .., "body": ..}``.
-Then at the end of each run ``{"run": n, "status": .., "answer": ..}`` with its exit status
+For each run then ``{"run": n, "pid": ..}`` when it has been forked, and at its end
+``{"run": n, "status": .., "answer": ..}`` with its exit status
 (negative: the signal) and the answer that it had posted by then, if any.
 From the tester: ``{"run": n, ..}`` starts one (see :class:`_Job`), ``{"kill": n}`` kills it.
 The end of the stream means that the tester is gone: all runs are killed.
@@ -34,6 +35,7 @@ import threading
 import time
 import traceback
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -157,6 +159,7 @@ class _Zygote:
         os.close(writes)
         os.set_blocking(reads, False)
         self._runs[job.run] = _Run(job.run, pid, reads)
+        self._channel.send(run=job.run, pid=pid)
 
     def _read(self, run: _Run) -> None:
         try:
@@ -214,7 +217,7 @@ class _Zygote:
 
     def _pin(self, job: _Job) -> None:
         _redirect(self._door, job.port)
-        bytes_of_chance = random.Random(job.seed).randbytes
+        bytes_of_chance = _chance(job.seed)
         # What secrets, uuid4 and SystemRandom draw from.
         os.urandom = random._urandom = bytes_of_chance  # type: ignore[attr-defined]
         uuid._generate_time_safe = None  # type: ignore[attr-defined] # its own source of chance
@@ -222,6 +225,21 @@ class _Zygote:
             generator.seed(f"{job.seed}/{number}")
         if job.time_s is not None:
             _set_clock(job.time_s)
+
+
+def _chance(seed: str) -> Callable[[int], bytes]:
+    """Random bytes that are the same in every run with this seed: for each thread its own, since
+    which of several draws first is not."""
+    own = threading.local()
+    own.generator = random.Random(seed)
+
+    def draw(size: int, /) -> bytes:
+        if not hasattr(own, "generator"):
+            own.generator = random.Random(f"{seed}/{threading.current_thread().name}")
+        drawn: bytes = own.generator.randbytes(size)
+        return drawn
+
+    return draw
 
 
 def _redirect(imported_port: int | None, port: int) -> None:

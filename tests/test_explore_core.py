@@ -6,7 +6,7 @@ import functools
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,6 +21,7 @@ from loadtest.explore.memo import Covered, Representative
 from loadtest.explore.model import (
     Answer,
     Call,
+    Calls,
     Choice,
     Fault,
     History,
@@ -28,7 +29,7 @@ from loadtest.explore.model import (
     Run,
     Schedule,
 )
-from loadtest.explore.world import Bounds, Learned, Settled, Signature, State, Step, World
+from loadtest.explore.world import Bounds, Learned, Progress, Settled, Signature, State, Step, World
 from tests import toys
 
 CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_BEFORE_ANSWER)
@@ -332,7 +333,7 @@ async def test_handler_and_store_are_asked_each_thing_once() -> None:
     asked: Counter[object] = Counter()
 
     class Handler(toys.ToyHandler):
-        async def next(self, run: Run, history: History) -> Call | Answer:
+        async def next(self, run: Run, history: History) -> Calls | Answer:
             asked[run, history] += 1
             return await super().next(run, history)
 
@@ -429,7 +430,7 @@ def test_a_cycle_is_refused() -> None:
 
 async def test_a_handler_that_differs_is_not_searched_by_states() -> None:
     class Flaky(toys.ToyHandler):
-        async def next(self, run: Run, history: History) -> Call | Answer:
+        async def next(self, run: Run, history: History) -> Calls | Answer:
             if history:
                 raise NondeterministicError(run, 1, "get a", "get b")
             return await super().next(run, history)
@@ -561,6 +562,67 @@ async def test_the_memo_search_covers_exactly_all_orders(seeds: range) -> None:
             answers = (copy.answers[0][2].text for copy in state.copies)
             ends.add((state.contents.items, *answers))
         assert (ends, covered.interleavings) == all_orders(program, copies), seed
+
+
+def two_programs(seed: int) -> toys.Program:
+    """In turn."""
+    programs = toys.random_program(2 * seed), toys.random_program(2 * seed + 1)
+    return lambda run: programs[run.copy % 2](run)
+
+
+async def test_threads_of_a_run_are_covered_as_copies_would_be() -> None:
+    exactly = 0
+    for seed in range(150):
+        program = two_programs(seed)
+        learned = Learned(toys.ToyThreads(program, 2), toys.ToyStore())
+        world = World(learned, Bounds((0,), max_receive_count=1), toys.ToyMeaning())
+        covered = await memo.search(world)
+        ends = {r.signature.items for r in covered.representatives}
+        alike = any(  # equal requests of two threads are let go in one order only
+            len({call.text for call in progress.step}) < len(progress.step)
+            for progress in every_progress(learned)
+            if isinstance(progress.step, tuple)
+        )
+        orders, count = all_orders(program, 2)
+        if alike:
+            assert ends <= {end[0] for end in orders}, seed
+            assert covered.interleavings < count, seed
+        else:
+            assert ends == {end[0] for end in orders}, seed
+            assert covered.interleavings == count, seed
+            exactly += 1
+    assert exactly > 50
+
+
+def every_progress(learned: Learned) -> Iterator[Progress]:
+    waiting = list(learned._starts.values())
+    while waiting:
+        progress = waiting.pop()
+        yield progress
+        waiting += progress.later.values()
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, 200, 50)])
+async def test_the_searches_agree_on_threads(seeds: range) -> None:
+    compared = 0
+    for seed in seeds:
+        rng = random.Random(f"threads {seed}")
+        copies, faults = rng.choice(((1, 0), (1, 1), (2, 0)))
+        kinds = rng.sample(list(Fault), 3)
+        learned = Learned(toys.ToyThreads(two_programs(seed), 2), toys.ToyStore())
+        limits = dict.fromkeys(kinds, faults)
+        bounds = Bounds(tuple(range(copies)), faults, limits, max_receive_count=2)
+        world = World(learned, bounds, toys.ToyMeaning())
+        covered = await memo.search(world, out_of_time=stop_after(500))
+        if not covered.exhausted:
+            continue
+        if covered.interleavings < 400:
+            assert (signatures(covered), covered.interleavings) == await all_paths(world), seed
+        found = await executed(world, limit=150)
+        if found.exhausted:
+            assert signatures(found) == signatures(covered), seed
+            compared += 1
+    assert compared > len(seeds) / 4
 
 
 async def all_paths(world: World) -> tuple[set[Signature], int]:

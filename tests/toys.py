@@ -17,6 +17,7 @@ from loadtest.explore.model import (
     THROTTLED,
     Answer,
     Call,
+    Calls,
     Fault,
     History,
     Items,
@@ -108,17 +109,48 @@ class ToyHandler:
     def __init__(self, program: Program) -> None:
         self.program = program
 
-    async def next(self, run: Run, history: History) -> Call | Answer:
+    async def next(self, run: Run, history: History) -> Calls | Answer:
         going = self.program(run)
         try:
             call = next(going)
-            for reply in history:
+            for _, reply in history:
                 if reply not in (LOST, THROTTLED):
                     call = going.send(reply.text)
         except StopIteration as end:
             answer: Answer = end.value
             return answer
-        return call
+        return (call,)
+
+
+class ToyThreads:
+    """Runs a program in several threads of each run, as if each was a copy of its own, and
+    answers as the first."""
+
+    def __init__(self, program: Program, threads: int) -> None:
+        self.program = program
+        self.threads = threads
+
+    async def next(self, run: Run, history: History) -> Calls | Answer:
+        number = run.copy * self.threads
+        going = [self.program(Run(number + n, run.receive, run.epoch)) for n in range(self.threads)]
+        calls: dict[int, Call] = {}
+        answers: dict[int, Answer] = {}
+
+        def advance(thread: int, reply: str | None) -> None:
+            try:
+                calls[thread] = going[thread].send(reply)  # type: ignore[arg-type]
+            except StopIteration as end:
+                calls.pop(thread, None)
+                answers[thread] = end.value
+
+        for thread in range(self.threads):
+            advance(thread, None)
+        for place, reply in history:
+            if reply not in (LOST, THROTTLED):
+                advance(sorted(calls, key=lambda t: (calls[t].text, t))[place], reply.text)
+        if calls:
+            return tuple(calls[t] for t in sorted(calls, key=lambda t: (calls[t].text, t)))
+        return Answer(" ".join(answers[t].text for t in range(self.threads)), answers[0].succeeded)
 
 
 @dataclass(frozen=True)

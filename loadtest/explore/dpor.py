@@ -4,7 +4,8 @@ For handlers that do something else each time, where states cannot be remembered
 orders that differ only in steps that commute, one is executed: Abdulla, Aronis, Jonsson,
 Sagonas, "Optimal dynamic partial order reduction", POPL 2014, algorithm 1.
 
-Three things are added to it. A run that is chosen to go on is tried with each of its faults.
+Three things are added to it. A run that is chosen to go on is tried with each of the calls that it
+has under way, and with each of its faults.
 Where a run began before a later epoch did, or began that epoch, everything else is tried as
 well: a copy that waits may be received in an earlier or a later epoch instead, which the
 algorithm, made for threads without time, does not see as a race. And where a run began of which
@@ -23,12 +24,12 @@ from loadtest.explore.model import Choice, Fault, Received, named
 from loadtest.explore.world import Signature, Step
 
 _Actor = tuple[int, int]  # copy, receive
-_Key = tuple[tuple[Received, ...], Fault | None]
+_Key = tuple[tuple[Received, ...], int, Fault | None]
 """A choice without the text of its call, which may vary."""
 
 
 def _key(choice: Choice) -> _Key:
-    return choice.messages, choice.fault
+    return choice.messages, choice.place, choice.fault
 
 
 def _actor(choice: Choice) -> _Actor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from analysis.schema import (
@@ -37,7 +38,7 @@ from consumer.recorder import Recorder
 from consumer.signing import Signer
 from loadtest.explore.cast import LEARNING, Cast, Receives
 from loadtest.explore.model import Choice, Fault, Received, Run, Schedule, named
-from loadtest.explore.requests import outline, placed, request_text
+from loadtest.explore.requests import named_alike, outline, placed, request_text
 from loadtest.explore.world import MAX_CALLS
 from loadtest.plan import PlannedMessage
 
@@ -172,7 +173,8 @@ class _Going:
     row: Invocation
     delivery_ids: tuple[int, ...]  # of the run's messages
     calls: int = 0  # let go so far
-    step: WireCall | Ended | None = None  # where it stands; None: it stood nowhere in time
+    step: tuple[WireCall, ...] | Ended | None = None
+    """Where it stands: the calls that it has under way; None: it stood nowhere in time."""
 
 
 @dataclass(slots=True)
@@ -263,7 +265,7 @@ class Stagehand:
 
         :param messages: one for each copy.
         :raises NotFollowedError: a run did something else. It and the others are killed.
-        :raises ParallelCallsError: a run had two calls under way at once.
+        :raises ParallelCallsError: see :func:`next_step`.
         :raises HandlerError: no run can be started any more.
         :raises RecordingError: the evidence cannot be written.
         """
@@ -305,14 +307,14 @@ class Stagehand:
             if any(play.copies[number].ended for number, _ in choice.messages):
                 raise NotFollowedError(position, choice, "no delivery: a message is settled")
             going = await self._start(play, choice.messages, None)
-        self._compare(play, position, choice, going)
+        asked = self._compare(play, position, choice, going)
         if choice.fault is Fault.REDELIVER:
             await self._redeliver(play, choice, going)
-        elif choice.call is not None:
-            await self._let_go(play, choice, going)
-        elif isinstance(going.step, WireCall):
+        elif asked is not None:
+            await self._let_go(play, choice, going, asked)
+        elif isinstance(going.step, tuple):
             if going.calls < MAX_CALLS:
-                text = request_text(going.step, self._recorder.redaction)
+                text = request_text(going.step[0], self._recorder.redaction)
                 raise NotFollowedError(position, choice, text)
             await going.fork.kill()
             play.cut = True
@@ -322,31 +324,38 @@ class Stagehand:
         else:
             self._answer(play, going)
 
-    def _compare(self, play: _Play, position: int, choice: Choice, going: _Going) -> None:
+    def _compare(
+        self, play: _Play, position: int, choice: Choice, going: _Going
+    ) -> WireCall | None:
+        """The call that is meant, of those that the run has under way; None: none is."""
         if going.step is None:
             raise NotFollowedError(position, choice, "neither a call nor an answer in time")
         if choice.call is None:
-            return
-        if not isinstance(going.step, WireCall):
+            return None
+        if not isinstance(going.step, tuple):
             row = with_end(going.row, going.step, 0, self._receives.timeout_s)
             raise NotFollowedError(position, choice, f"the end of the run ({_end_words(row)})")
-        text = request_text(going.step, self._recorder.redaction)
-        if placed(text, play.names) == placed(choice.call, play.names):
-            return
-        if outline(text) != outline(choice.call):
-            raise NotFollowedError(position, choice, text)
-        play.differs = play.differs or text
+        texts = [(request_text(one, self._recorder.redaction), one) for one in going.step]
+        for told in (partial(named_alike, names=play.names), partial(placed, names=play.names)):
+            for text, asked in texts:
+                if told(text) == told(choice.call):
+                    return asked
+        for text, asked in texts:
+            if outline(text) == outline(choice.call):
+                play.differs = play.differs or text
+                return asked
+        raise NotFollowedError(position, choice, " and ".join(text for text, _ in texts))
 
     # --- steps ---
 
-    async def _let_go(self, play: _Play, choice: Choice, going: _Going) -> None:
+    async def _let_go(self, play: _Play, choice: Choice, going: _Going, asked: WireCall) -> None:
         going.calls += 1
         struck = None
         if choice.fault is not None:
             (name,) = _NAMES[choice.fault]
             place = replace(self._place(name, play, going), call=going.calls)
             struck = self.injector.prepare(name, going.row.invocation_id, place)
-        going.gate.let_go(None)
+        going.gate.let_go(asked, None)
         if struck is not None and choice.fault is Fault.TIMEOUT:
             await self._until(struck, going)
             await going.fork.kill()

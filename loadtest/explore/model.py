@@ -2,8 +2,9 @@
 
 A *copy* is one message on its way. Each time it is received, alone or in one *event* with
 others, that event makes a *run* of the handler. A run is a function of its event, its clock
-and the replies it got: the same *history* of replies leads to the same next call. A *call*
-names the items that it may look at and change, so that two calls on different items commute.
+and the replies it got: the same *history* of replies leads to the same next call, or calls, as
+threads of a run may have several under way at once. A *call* names the items that it may look
+at and change, so that two calls on different items commute.
 
 Two oracles say what is not known here: :class:`Handler` what a run asks next, :class:`Store`
 what the store answers. Both may be real systems that are asked once and remembered.
@@ -12,9 +13,9 @@ what the store answers. Both may be real systems that are asked once and remembe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Items = tuple[tuple[str, str], ...]
 """What the store holds: item -> content, sorted by item. An item that is not there is absent.
@@ -99,11 +100,20 @@ class Run:
         return (self.copy, self.receive), *self.others
 
 
-History = tuple[Reply, ...]
+class Heard(NamedTuple):
+    """A reply that a run got."""
+
+    place: int  # of its call among those that the run had under way, from 0
+    reply: Reply
+
+
+History = tuple[Heard, ...]
+Calls = tuple[Call, ...]
+"""What a run has under way, in an order that is the same each time; at least one."""
 
 
 class Handler(Protocol):
-    async def next(self, run: Run, history: History) -> Call | Answer:
+    async def next(self, run: Run, history: History) -> Calls | Answer:
         """What the run does after these replies.
 
         :raises NondeterministicError: it did something else after the same replies before.
@@ -140,6 +150,7 @@ class Choice:
     receive: int = 1  # which of the copy's runs goes on
     call: str | None = None  # text of the call that it let go; None: start, answer, delete
     others: tuple[Received, ...] = ()  # as in Run
+    place: int = field(default=0, compare=False)  # of the call among those under way
 
     @property
     def messages(self) -> tuple[Received, ...]:

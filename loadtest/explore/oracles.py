@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import uuid
@@ -38,6 +39,7 @@ from loadtest.explore.model import (
     THROTTLED,
     Answer,
     Call,
+    Calls,
     History,
     Items,
     NondeterministicError,
@@ -86,11 +88,12 @@ class Known:
 
 @dataclass(slots=True)
 class _Going:
-    """A run that stands at a call."""
+    """A run that stands at a call, or at several."""
 
     fork: Fork
     gate: Gate
     door: Door
+    asked: tuple[WireCall, ...] = ()  # in the order of what is remembered
 
 
 class RealHandler:
@@ -104,7 +107,7 @@ class RealHandler:
     :param messages: one for each copy.
     :param strict: False: values may differ from run to run, the first ones count, and nothing
         is repeated to see whether they do.
-    :raises ParallelCallsError: from :meth:`next`, when a run has two calls under way at once.
+    :raises ParallelCallsError: from :meth:`next`: see :func:`next_step`.
     :raises HandlerError: from :meth:`next`, when no run can be started any more.
     """
 
@@ -125,6 +128,10 @@ class RealHandler:
         """Calls seen, repeated ones counted again."""
         self.unpinned: set[str] = set()
         """Calls whose ids or times differ between runs, as first seen."""
+        self.parallel = False
+        """Whether a run had several calls under way at once."""
+        self.equal: set[str] = set()
+        """Calls of which a run had two equal ones under way at once."""
         self._zygote = zygote
         self._receives = receives
         self._messages = messages
@@ -132,13 +139,13 @@ class RealHandler:
         self._report = report_batch_item_failures
         self._fields = result_fields
         self._strict = strict
-        self._steps: dict[tuple[Run, History], Call | Answer] = {}
+        self._steps: dict[tuple[Run, History], Calls | Answer] = {}
         self._repeated: set[Run] = set()  # run to their end once more
         self._kept: OrderedDict[tuple[Run, History], _Going] = OrderedDict()
         self._free: list[Door] = []
         self._ports: dict[Door, int] = {}
 
-    async def next(self, run: Run, history: History) -> Call | Answer:
+    async def next(self, run: Run, history: History) -> Calls | Answer:
         known = self._steps.get((run, history))
         if known is not None:
             return known
@@ -158,7 +165,7 @@ class RealHandler:
         for door in self._ports:
             await door.close()
 
-    async def _pass(self, run: Run, history: History, *, keep: bool) -> Call | Answer:
+    async def _pass(self, run: Run, history: History, *, keep: bool) -> Calls | Answer:
         """Start the run, and take it through its history."""
         door = await self._door()
         gate = door.gate = Gate()
@@ -169,7 +176,7 @@ class RealHandler:
 
     async def _go_on(
         self, going: _Going, run: Run, history: History, standing_at: int | None, *, keep: bool
-    ) -> Call | Answer:
+    ) -> Calls | Answer:
         """
         :param standing_at: how many replies it has had; None: it has just been started.
         """
@@ -183,7 +190,8 @@ class RealHandler:
             while position < len(history):
                 if isinstance(step, Answer):
                     raise NondeterministicError(run, position + 1, "another call", step.text)
-                going.gate.let_go(self._told(step, history[position]))
+                place, reply = history[position]
+                going.gate.let_go(going.asked[place], self._told(step[place], reply))
                 position += 1
                 step = await self._step(going, run, history[:position])
         except BaseException:
@@ -195,20 +203,41 @@ class RealHandler:
             await self._keep(going, run, history)
         return step
 
-    async def _step(self, going: _Going, run: Run, history: History) -> Call | Answer:
+    async def _step(self, going: _Going, run: Run, history: History) -> Calls | Answer:
         """What it does now, which must be what it did before."""
-        done = await next_step(going.gate, going.fork, self._receives.patience_s)
-        step: Call | Answer
-        if isinstance(done, WireCall):
-            self.calls += 1
-            step = self._known.request(done)
+        before = self._steps.get((run, history))
+        done = await next_step(
+            going.gate,
+            going.fork,
+            self._receives.patience_s,
+            one_call=before is not None and not self.parallel,
+        )
+        step: Calls | Answer
+        if isinstance(done, tuple):
+            self.calls += len(done)
+            calls = sorted(((self._known.request(one), one) for one in done), key=_in_order)
+            step, going.asked = tuple(call for call, _ in calls), tuple(one for _, one in calls)
+            self.parallel = self.parallel or len(step) > 1
+            for first, second in itertools.pairwise(step):
+                if first.text == second.text:
+                    self.equal.add(first.text)
         else:
             step = self._answer(run, done)
-        before = self._steps.setdefault((run, history), step)
-        if before.text != step.text:
-            if type(before) is not type(step) or not self._alike(before.text, step.text):
-                raise NondeterministicError(run, len(history) + 1, before.text, step.text)
-            self.unpinned.add(before.text)
+        if before is None:
+            self._steps[run, history] = step
+            return step
+        differing = [
+            (one, other)
+            for one, other in itertools.zip_longest(_texts(before), _texts(step))
+            if one != other
+        ]
+        for one, other in differing:
+            alike = one is not None and other is not None and self._alike(one, other)
+            if type(before) is not type(step) or not alike:
+                raise NondeterministicError(
+                    run, len(history) + 1, one or "no further call", other or "no further call"
+                )
+            self.unpinned.add(one)
         return before
 
     def _alike(self, before: str, now: str) -> bool:
@@ -279,6 +308,16 @@ class RealHandler:
         door = Door()
         self._ports[door] = await door.open()
         return door
+
+
+def _in_order(asked: tuple[Call, WireCall]) -> tuple[str, str, str]:
+    """Calls that are under way at once come in the same order each time, though values differ."""
+    text = asked[0].text
+    return outline(text), placed(text), text
+
+
+def _texts(step: Calls | Answer) -> list[str]:
+    return [step.text] if isinstance(step, Answer) else [call.text for call in step]
 
 
 # --- the store --------------------------------------------------------------------------

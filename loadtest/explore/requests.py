@@ -221,13 +221,19 @@ _CHANCE = (
 )
 
 
+def named_alike(text: str, names: Mapping[str, str]) -> str:
+    """A request with what stands for names in their places."""
+    for name, place in names.items():
+        text = text.replace(name, place)
+    return text
+
+
 def placed(text: str, names: Mapping[str, str] | None = None) -> str:
     """A request with the places of ids, digests and times instead of their values.
 
     :param names: texts to put in their places first, such as order ids.
     """
-    for name, place in (names or {}).items():
-        text = text.replace(name, place)
+    text = named_alike(text, names or {})
     for pattern, place in _CHANCE:
         text = pattern.sub(place, text)
     return text

@@ -79,7 +79,11 @@ async def retold(world: World, schedule: Iterable[Choice]) -> Schedule:
     state, told = world.initial(), []
     for number, choice in enumerate(schedule, start=1):
         possible = await world.choices(state)
-        same = [c for c in possible if (_who(c), c.fault) == (_who(choice), choice.fault)]
+        same = [
+            c
+            for c in possible
+            if (_who(c), c.place, c.fault) == (_who(choice), choice.place, choice.fault)
+        ]
         if not same:
             raise UsageError(_misfit(number, choice, possible))
         state = await world.after(state, same[0])
@@ -204,7 +208,8 @@ async def _go_on(
     rest, tail = list(planned), []
     while True:
         tail.append(choice)
-        same = next((c for c in rest if _who(c) == _who(choice)), None)
+        mine = [c for c in rest if _who(c) == _who(choice)]
+        same = choice if choice in mine else next(iter(mine), None)
         if same is not None:
             rest.remove(same)
         state = await world.after(state, choice)

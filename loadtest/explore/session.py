@@ -561,6 +561,11 @@ class Session:
             )
         for text in sorted(self._handler.unpinned):
             notes.append(f"Ids or times in this call differ from run to run: {text[:200]}")
+        for text in sorted(self._handler.equal):
+            notes.append(
+                "Not covered: a run had two equal calls under way at once, and which of the two "
+                f"went on first was not chosen: {text[:200]}"
+            )
         differs = next((one.differs for one in judged if one.differs is not None), None)
         if any(one.cut for one in judged):
             notes.append(
@@ -581,7 +586,7 @@ class Session:
         left in the store may have led it astray.
 
         :raises OnceproofError: the handler, the store or the evidence failed.
-        :raises ParallelCallsError: a run had two calls under way at once.
+        :raises ParallelCallsError: see :func:`next_step`.
         """
         judged = await self._play(schedules, copies)
         if len(schedules) > 1:

@@ -15,8 +15,10 @@ exception: what may be received again of the run's event is received at once, as
 
 Starting a run is no step of its own: it comes with the run's first call. The end of a run
 commutes with all calls of others, so it is taken as soon as it is reached; what is chosen
-there is its fault. Copies with equal bodies start in the order of their numbers, since any
-other order is the same one with the names changed.
+there is its fault. A run that has several calls under way goes on when any of them has its
+reply; those that it still has when it ends by a crash or a timeout are never made. Copies with
+equal bodies start in the order of their numbers, since any other order is the same one with the
+names changed.
 
 Every run is bounded by ``max_calls``, every copy by its receives, and faults by their number,
 so that every path ends and no state comes twice on one.
@@ -38,9 +40,11 @@ from loadtest.explore.model import (
     THROTTLED,
     Answer,
     Call,
+    Calls,
     Choice,
     Fault,
     Handler,
+    Heard,
     History,
     Items,
     Limits,
@@ -115,16 +119,19 @@ class Progress:
         self.run = run
         self.history = history
         self.course = course
-        """Of the replies: w wrote, r read or rejected, l lost, t throttled, c conflict."""
-        self.step: Call | Answer | None = None  # None: not asked yet
-        self.later: dict[Reply, Progress] = {}
+        """Of the replies: w wrote, r read or rejected, l lost, t throttled, c conflict; before it
+        the place of the call, where several were under way."""
+        self.step: Calls | Answer | None = None  # None: not asked yet
+        self.later: dict[Heard, Progress] = {}
 
-    def after(self, reply: Reply) -> Progress:
-        found = self.later.get(reply)
+    def after(self, heard: Heard) -> Progress:
+        found = self.later.get(heard)
         if found is None:
-            mark = _MARKS.get(reply, "w" if reply.wrote else "r")
-            found = Progress(self.run, (*self.history, reply), self.course + mark)
-            self.later[reply] = found
+            mark = _MARKS.get(heard.reply, "w" if heard.reply.wrote else "r")
+            if isinstance(self.step, tuple) and len(self.step) > 1:
+                mark = f"{heard.place}{mark}"
+            found = Progress(self.run, (*self.history, heard), self.course + mark)
+            self.later[heard] = found
         return found
 
 
@@ -135,7 +142,7 @@ class Contents:
 
     def __init__(self, items: Items) -> None:
         self.items = items
-        self.replies: dict[Progress, tuple[Reply, Contents]] = {}
+        self.replies: dict[tuple[Progress, int], tuple[Reply, Contents]] = {}
 
 
 class Learned:
@@ -161,21 +168,26 @@ class Learned:
             found = self._starts[run] = Progress(run, (), "")
         return found
 
-    async def next(self, progress: Progress) -> Call | Answer:
+    async def next(self, progress: Progress) -> Calls | Answer:
         if progress.step is None:
             self.handler_questions += 1
             progress.step = await self._handler.next(progress.run, progress.history)
         return progress.step
 
-    async def reply(self, contents: Contents, progress: Progress) -> tuple[Reply, Contents]:
-        """What the pending call is told, and what the store holds then.
+    async def reply(
+        self, contents: Contents, progress: Progress, place: int
+    ) -> tuple[Reply, Contents]:
+        """What a pending call is told, and what the store holds then.
 
         The store is asked with no more items than the call may look at.
+
+        :param place: of the call among those that the run has under way.
         """
-        found = contents.replies.get(progress)
+        found = contents.replies.get((progress, place))
         if found is None:
-            call = await self.next(progress)
-            assert isinstance(call, Call)
+            calls = await self.next(progress)
+            assert not isinstance(calls, Answer)
+            call = calls[place]
             reach = call.reads | call.writes
             seen = tuple(i for i in contents.items if call.everything or i[0] in reach)
             known = self._replies.get((seen, call))
@@ -187,7 +199,8 @@ class Learned:
                     raise ValueError(f"{call.text!r} changed what it does not name: {stray}")
             reply, changed = known
             unseen = (i for i in contents.items if not (call.everything or i[0] in reach))
-            found = contents.replies[progress] = reply, self.contents((*unseen, *changed))
+            then = reply, self.contents((*unseen, *changed))
+            found = contents.replies[progress, place] = then
         return found
 
 
@@ -320,7 +333,7 @@ class World:
         kinds = [f for f in Fault if bounds.limits.get(f, 0) > 0]
         self._kinds = frozenset(kinds if bounds.faults else ())
         self._scarce = tuple(f for f in kinds if bounds.limits[f] < bounds.faults)
-        self._choices: dict[tuple[Progress, Fault | None], Choice] = {}
+        self._choices: dict[tuple[Progress, int, Fault | None], Choice] = {}
 
     def initial(self) -> State:
         fresh = CopyState(0, (), -1, Fate.OPEN, ())
@@ -392,28 +405,39 @@ class World:
 
     async def _choices_of(self, state: State, progress: Progress) -> list[Choice]:
         step = await self.learned.next(progress)
-        choices = [self._choice(progress, step, None)]
-        if not self._kinds or state.used[0] >= self.bounds.faults:
+        if isinstance(step, Answer) or len(progress.history) >= self.bounds.max_calls:
+            choices = [self._choice(progress, 0, None, None)]
+            if isinstance(step, Answer):
+                faults = [Fault.CRASH_BEFORE_ANSWER, *self._redelivery(state, progress, step)]
+                choices += [
+                    self._choice(progress, 0, None, f) for f in faults if self._is_left(state, f)
+                ]
             return choices
-        if isinstance(step, Answer):
-            faults = [Fault.CRASH_BEFORE_ANSWER]
-        elif len(progress.history) >= self.bounds.max_calls:
-            return choices
-        else:
+        choices = []
+        for place, call in enumerate(step):
+            if any(call.text == before.text for before in step[:place]):
+                continue  # equal requests: it is the same whichever is let go
+            choices.append(self._choice(progress, place, call, None))
             faults = [*_OF_ANY_CALL]
-            if step.writes or step.everything:
+            if call.writes or call.everything:
                 faults += _OF_WRITES
-            if step.may_be_stale and await self._is_stale(state, progress):
+            if call.may_be_stale and await self._is_stale(state, progress, place):
                 faults.append(Fault.STALE_READ)
-            if step.is_transaction:
+            if call.is_transaction:
                 faults.append(Fault.TRANSACTION_CONFLICT)
-        if self._again(state.copies, progress.run, step):
-            faults.append(Fault.REDELIVER)
-        choices += [self._choice(progress, step, f) for f in faults if self._is_left(state, f)]
+            faults += self._redelivery(state, progress, step)
+            if place:  # what these do is the same at any of the run's calls
+                faults = [f for f in faults if f not in (Fault.CRASH_BEFORE, Fault.REDELIVER)]
+            choices += [
+                self._choice(progress, place, call, f) for f in faults if self._is_left(state, f)
+            ]
         return choices
 
+    def _redelivery(self, state: State, progress: Progress, step: Calls | Answer) -> list[Fault]:
+        return [Fault.REDELIVER] if self._again(state.copies, progress.run, step) else []
+
     def _again(
-        self, copies: Sequence[CopyState], run: Run, step: Call | Answer
+        self, copies: Sequence[CopyState], run: Run, step: Calls | Answer
     ) -> tuple[Received, ...]:
         """What may be received again at once of a run's event: while it goes on, or of that for
         which it has succeeded."""
@@ -421,29 +445,30 @@ class World:
             (number, receive + 1)
             for place, (number, receive) in enumerate(run.messages)
             if copies[number].receives <= receive < self.bounds.max_receive_count
-            and (isinstance(step, Call) or step.deletes(place))
+            and (not isinstance(step, Answer) or step.deletes(place))
         )
 
     def _is_left(self, state: State, fault: Fault) -> bool:
-        if fault not in self._kinds:
+        if fault not in self._kinds or state.used[0] >= self.bounds.faults:
             return False
         if fault in self._scarce:
             return state.used[1 + self._scarce.index(fault)] < self.bounds.limits[fault]
         return True
 
-    def _choice(self, progress: Progress, step: Call | Answer, fault: Fault | None) -> Choice:
-        found = self._choices.get((progress, fault))
+    def _choice(
+        self, progress: Progress, place: int, call: Call | None, fault: Fault | None
+    ) -> Choice:
+        found = self._choices.get((progress, place, fault))
         if found is None:
             run = progress.run
-            is_call = isinstance(step, Call) and len(progress.history) < self.bounds.max_calls
-            text = step.text if is_call else None
-            found = Choice(run.copy, fault, run.receive, text, run.others)
-            self._choices[progress, fault] = found
+            text = None if call is None else call.text
+            found = Choice(run.copy, fault, run.receive, text, run.others, place)
+            self._choices[progress, place, fault] = found
         return found
 
-    async def _is_stale(self, state: State, progress: Progress) -> bool:
-        fresh, _ = await self.learned.reply(state.contents, progress)
-        stale, _ = await self.learned.reply(self._before(state), progress)
+    async def _is_stale(self, state: State, progress: Progress, place: int) -> bool:
+        fresh, _ = await self.learned.reply(state.contents, progress, place)
+        stale, _ = await self.learned.reply(self._before(state), progress, place)
         return stale != fresh
 
     def _before(self, state: State) -> Contents:
@@ -464,8 +489,9 @@ class World:
         then, progress, reply = await self._carry_out(state, choice)
         todo = await self.learned.next(progress)
         before, copy = state.copies[choice.copy], then.copies[choice.copy]
-        call, answer = (todo, None) if choice.call is not None else (None, todo)
-        assert not isinstance(call, Answer)
+        call = None
+        if choice.call is not None and not isinstance(todo, Answer):
+            call = todo[_place(todo, choice)]
         return then, Step(
             choice=choice,
             bodies=frozenset(self.bounds.bodies[number] for number, _ in choice.messages),
@@ -475,7 +501,7 @@ class World:
             ends=all(p.run != progress.run for p in copy.live),
             call=call,
             reply=reply,
-            answer=answer if isinstance(answer, Answer) else None,
+            answer=todo if isinstance(todo, Answer) else None,
         )
 
     async def _carry_out(
@@ -495,26 +521,28 @@ class World:
         contents, previous = state.contents, state.previous
         authors, marks = state.authors, state.marks
         reply: Reply | None = None
-        if choice.call is None or not isinstance(todo, Call):
+        if choice.call is None or isinstance(todo, Answer):
             for place, (number, _) in enumerate(progress.run.messages):
                 copies[number] = self._end(copies[number], progress, place, todo, fault)
         else:
             goes_on = progress
+            place = _place(todo, choice)
             if fault is Fault.STALE_READ:
-                reply, _ = await self.learned.reply(self._before(state), progress)
-                goes_on = progress.after(reply)
+                reply, _ = await self.learned.reply(self._before(state), progress, place)
+                goes_on = progress.after(Heard(place, reply))
             elif fault not in _NO_EFFECT:
-                reply, contents = await self.learned.reply(state.contents, progress)
+                reply, contents = await self.learned.reply(state.contents, progress, place)
                 if contents is not state.contents or reply.wrote:
-                    authors, marks = self._watch(state, progress.run, todo, contents)
+                    authors, marks = self._watch(state, progress.run, todo[place], contents)
                     if fault is Fault.LOST_REPLY and reply.wrote:
                         marks = _with(marks, LOST_WRITE, f"{choice.copy} {choice.receive}")
                     previous = self._remember(state, contents)
-                goes_on = progress.after(LOST if fault is Fault.LOST_REPLY else reply)
+                heard = Heard(place, LOST if fault is Fault.LOST_REPLY else reply)
+                goes_on = progress.after(heard)
             elif fault is Fault.THROTTLE:
-                goes_on = progress.after(THROTTLED)
+                goes_on = progress.after(Heard(place, THROTTLED))
             elif fault is Fault.TRANSACTION_CONFLICT:
-                goes_on = progress.after(CONFLICTED)
+                goes_on = progress.after(Heard(place, CONFLICTED))
             for number, _ in progress.run.messages:
                 copy = copies[number]
                 if fault in _ENDS_AT_CALL:
@@ -545,11 +573,11 @@ class World:
         copy: CopyState,
         progress: Progress,
         place: int,
-        todo: Call | Answer,
+        todo: Calls | Answer,
         fault: Fault | None,
     ) -> CopyState:
         """A run ends, for the copy at this place of its event."""
-        if isinstance(todo, Call) or fault is Fault.CRASH_BEFORE_ANSWER:
+        if not isinstance(todo, Answer) or fault is Fault.CRASH_BEFORE_ANSWER:
             return self._failed(copy, progress)
         messages = progress.run.messages
         answered = Answered(
@@ -690,6 +718,11 @@ class World:
             elif copy.fate is Fate.DELETED:
                 found.add(FindingKind.CONFLICT_ACKNOWLEDGED)
         return tuple(sorted(found))
+
+
+def _place(calls: Calls, choice: Choice) -> int:
+    """Of the call that a choice lets go."""
+    return next(place for place, call in enumerate(calls) if call.text == choice.call)
 
 
 def _with(marks: tuple[tuple[str, str], ...], kind: str, about: str) -> tuple[tuple[str, str], ...]:

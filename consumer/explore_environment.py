@@ -250,8 +250,9 @@ async def next_step(
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not fork.ended.done() and (not one_call or len(gate.calls) > 1):
                 if stillness.can_be_seen():
-                    known: list[asyncio.Future[Any]] = [fork.pid, fork.ended]
-                    await asyncio.wait(known, return_when=asyncio.FIRST_COMPLETED)
+                    for known in (fork.pid, gate.all_sent()):
+                        either = [known, fork.ended]
+                        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                     if not fork.ended.done():
                         await stillness.come_to_rest(fork.pid.result(), fork.port, fork.ended)
                 elif len(gate.calls) > 1:

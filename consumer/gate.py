@@ -8,7 +8,8 @@ is answered from memory, or inside the recording gateway, where it then takes it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -40,8 +41,9 @@ class Told:
     body: bytes
 
 
-Admit = Callable[[Occupant, WireCall], Awaitable[None]]
-"""Waits until a call may go on. Raises ConnectionError when it never will."""
+Admit = Callable[[Occupant, WireCall], AbstractAsyncContextManager[object]]
+"""Entered when a call may go on, left when its reply has been sent. Raises ConnectionError when
+it never may."""
 
 
 class ParallelCallsError(Exception):
@@ -68,17 +70,36 @@ class Gate:
         self.given_up = False
         """Whether a client has waited too long and made its call once more."""
         self._held: list[_Held] = []
+        self._let_go = 0  # calls whose replies have not been sent
         self._closed = False
-        self._arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._arrival: asyncio.Future[None] = loop.create_future()
+        self._all_sent: asyncio.Future[None] = loop.create_future()
+        self._all_sent.set_result(None)
 
     def arrival(self) -> asyncio.Future[None]:
         """Done while a call is held."""
         return self._arrival
 
+    def all_sent(self) -> asyncio.Future[None]:
+        """Done while every call that was let go has had its reply sent."""
+        return self._all_sent
+
     @property
     def calls(self) -> tuple[WireCall, ...]:
         """Those that are held, as they came."""
         return tuple(held.asked for held in self._held)
+
+    @asynccontextmanager
+    async def passing(self, asked: WireCall) -> AsyncIterator[Told | None]:
+        """As :meth:`hold`; to be left when the reply has been sent."""
+        told = await self.hold(asked)
+        try:
+            yield told
+        finally:
+            self._let_go -= 1
+            if not self._let_go:
+                self._all_sent.set_result(None)
 
     async def hold(self, asked: WireCall) -> Told | None:
         """Wait; the reply to give, None for a connection reset, or for a call that is to
@@ -103,8 +124,12 @@ class Gate:
         """Let one that is held have this."""
         held = next(one for one in self._held if one.asked is asked)
         self._held.remove(held)
+        loop = asyncio.get_running_loop()
         if not self._held:
-            self._arrival = asyncio.get_running_loop().create_future()
+            self._arrival = loop.create_future()
+        if not self._let_go:
+            self._all_sent = loop.create_future()
+        self._let_go += 1
         held.let_go.set_result(told)
 
     def close(self) -> None:
@@ -152,12 +177,16 @@ class Door:
                 return _hang_up(request)
             subject = aws_wire.subject(request.method, request.raw_path, request.headers, body)
             asked = WireCall(request.method, request.raw_path, request.headers, body, subject)
-            told = await gate.hold(asked)
+            async with gate.passing(asked) as told:
+                if told is None:
+                    return _hang_up(request)
+                reply = web.Response(status=told.status, headers=told.headers, body=told.body)
+                with suppress(ConnectionError):  # its process has ended
+                    await reply.prepare(request)
+                    await reply.write_eof()
+                return reply
         except (ConnectionError, web.RequestPayloadError):
             return _hang_up(request)
-        if told is None:
-            return _hang_up(request)
-        return web.Response(status=told.status, headers=told.headers, body=told.body)
 
 
 def _hang_up(request: web.BaseRequest) -> web.StreamResponse:

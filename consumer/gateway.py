@@ -264,40 +264,46 @@ class Gateway:
         invocation_id = occupant.current_invocation
         try:
             received = await _receive(request)
-            if self._admit is not None and invocation_id is not None:
-                await self._admit(occupant, received.wire_call)
+            if self._admit is None or invocation_id is None:
+                return await self._exchange(occupant, received, invocation_id, sent_at)
+            async with self._admit(occupant, received.wire_call):
                 sent_at = self._clock.now_ns()
-            call = self._open_call(received, invocation_id, sent_at)
-            wire = _understand(received)
-            if self._token_salt is not None and wire is not None and wire.token is not None:
-                told = uuid.uuid5(uuid.NAMESPACE_OID, f"{self._token_salt} {wire.token}")
-                wire = dynamodb_wire.with_token(wire, str(told))
-            touched: Sequence[_Touched] | None = None
-            if wire is not None:
-                await self._learn_keys(received, wire)
-                touched = self._touched(call, wire)
-            attempt = _Attempt(
-                occupant,
-                received,
-                call,
-                self._open_effects(received, call, wire),
-                self._injection(occupant, received.subject, call, wire, known=touched is not None),
-            )
-            if attempt.injection is not None and not attempt.injection.forwards:
-                return await self._refuse(attempt, wire, touched)
-            if received.subject.protocol is aws_wire.Protocol.HTTP:
-                return await self._answer(attempt)
-            if wire is None or touched is None:
-                return await self._pass_on(attempt)
-            if wire.writes:
-                return await self._write(attempt, wire, touched)
-            return await self._read(attempt, wire)
+                return await self._exchange(occupant, received, invocation_id, sent_at)
         except (ConnectionError, web.RequestPayloadError):
             # The handler went away in the middle of its request.
             return _hang_up(request)
         except RecordingError:
             # The recorder keeps it and the run ends: without evidence nothing goes on.
             return _hang_up(request)
+
+    async def _exchange(
+        self, occupant: Occupant, received: _Received, invocation_id: int | None, sent_at: int
+    ) -> web.StreamResponse:
+        call = self._open_call(received, invocation_id, sent_at)
+        wire = _understand(received)
+        if self._token_salt is not None and wire is not None and wire.token is not None:
+            told = uuid.uuid5(uuid.NAMESPACE_OID, f"{self._token_salt} {wire.token}")
+            wire = dynamodb_wire.with_token(wire, str(told))
+        touched: Sequence[_Touched] | None = None
+        if wire is not None:
+            await self._learn_keys(received, wire)
+            touched = self._touched(call, wire)
+        attempt = _Attempt(
+            occupant,
+            received,
+            call,
+            self._open_effects(received, call, wire),
+            self._injection(occupant, received.subject, call, wire, known=touched is not None),
+        )
+        if attempt.injection is not None and not attempt.injection.forwards:
+            return await self._refuse(attempt, wire, touched)
+        if received.subject.protocol is aws_wire.Protocol.HTTP:
+            return await self._answer(attempt)
+        if wire is None or touched is None:
+            return await self._pass_on(attempt)
+        if wire.writes:
+            return await self._write(attempt, wire, touched)
+        return await self._read(attempt, wire)
 
     def _open_call(self, received: _Received, invocation_id: int | None, sent_at: int) -> Call:
         request, subject = received.request, received.subject

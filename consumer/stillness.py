@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 _TURNS = 20
-"""Turns of the event loop in which a request that was read from its socket comes to the gate: the
-server needs a few, and none of them waits for anything."""
+"""Turns of the event loop in which a request that was read from its socket comes to the gate, or a
+connection is reset: the server needs a few, and none of them waits for anything."""
 
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.01
@@ -59,14 +59,19 @@ async def come_to_rest(pid: int, port: int, ended: asyncio.Future[Any]) -> None:
     """
     pause_s = _FIRST_PAUSE_S
     while not ended.done():
+        await _take_turns()  # what was sent to the process is in the kernel's hands then
         before = _asleep(pid)
         if before is not None and (_waits_for_one(pid, before) or not _on_its_way(port)):
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
+            await _take_turns()
             if _asleep(pid) == before:
                 return
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def _take_turns() -> None:
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 def _asleep(pid: int) -> Look | None:
@@ -117,7 +122,8 @@ def _on_its_way(port: int) -> bool:
             (waiting,) = _SHORT_COUNT.unpack_from(info, _NOT_SENT)
             sent[source, target] = all_sent - again + waiting
             had[target, source] = received
-    return any(had[way] != sent[way] for way in sent.keys() & had.keys())
+    # One side alone: the other one has hung up, or the tester has not been asked yet.
+    return any(had.get(way) != number for way, number in sent.items())
 
 
 def _sockets() -> Iterator[tuple[int, bytes, bytes, int, bytes]]:

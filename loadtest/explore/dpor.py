@@ -4,13 +4,12 @@ For handlers that do something else each time, where states cannot be remembered
 orders that differ only in steps that commute, one is executed: Abdulla, Aronis, Jonsson,
 Sagonas, "Optimal dynamic partial order reduction", POPL 2014, algorithm 1.
 
-Three things are added to it. A run that is chosen to go on is tried with each of the calls that it
-has under way, and with each of its faults.
-Where a run began before a later epoch did, or began that epoch, everything else is tried as
-well: a copy that waits may be received in an earlier or a later epoch instead, which the
-algorithm, made for threads without time, does not see as a race. And where a run began of which
-there could have been another, with more of the copies that waited or fewer, everything else is
-tried, too.
+Four things are added to it. A run that is chosen to go on is tried with each of the calls that it
+has under way, and with each of its faults. Where some of its calls, and not all, lead to nothing
+new, everything else is tried as well. So it is where a run began before a later epoch did, or began
+that epoch: a copy that waits may be received in an earlier or a later epoch instead, which the
+algorithm, made for threads without time, does not see as a race. And so it is where a run began of
+which there could have been another, with more of the copies that waited or fewer.
 """
 
 from __future__ import annotations
@@ -60,12 +59,29 @@ class _Node:
     step: Step = field(init=False)
     before: int = 0  # bit k: step k happens before this one
     wanted: set[_Actor] = field(default_factory=set)
+    divided: set[_Actor] = field(init=False)
+    """Runs with several calls under way, of which some lead to nothing new here: they may do so
+    after steps of others that would not be tried first on account of the rest."""
+
+    def __post_init__(self) -> None:
+        several = {_actor(choice) for choice in self.enabled if choice.place}
+        asleep = {_actor(choice) for choice in self.enabled if _key(choice) in self.asleep}
+        self.divided = several & asleep
+        self.want(_actor(self.chosen))
 
     def take(self, step: Step) -> None:
         """What the chosen one came to."""
         self.step = step
         if step.first and any(choice.others for choice in self.enabled):
-            self.wanted |= {_actor(choice) for choice in self.enabled}
+            self.want_all()
+
+    def want(self, actor: _Actor) -> None:
+        self.wanted.add(actor)
+        if actor in self.divided:
+            self.want_all()
+
+    def want_all(self) -> None:
+        self.wanted |= {_actor(choice) for choice in self.enabled}
 
     def untried(self) -> Iterator[Choice]:
         for choice in self.enabled:
@@ -155,7 +171,6 @@ async def _execute(execution: Execution, path: list[_Node], alike: Alike) -> boo
             return False
         chosen = awake[0]
         node = _Node(enabled, asleep, chosen)
-        node.wanted.add(_actor(chosen))
         node.take(await execution.step(chosen))
         path.append(node)
         node.before = _happens_before(path, len(path) - 1)
@@ -206,7 +221,7 @@ def _find_races(path: list[_Node]) -> None:
     if step.advances:
         for node in path:
             if node.step.first:
-                node.wanted |= {_actor(c) for c in node.enabled}
+                node.want_all()
 
 
 def _want(path: list[_Node], position: int, last: int) -> None:
@@ -227,4 +242,4 @@ def _want(path: list[_Node], position: int, last: int) -> None:
     possible = firsts & {_actor(c) for c in node.enabled}
     if possible:  # else the one is what made the other possible
         actor = path[last].step.actor
-        node.wanted.add(actor if actor in possible else min(possible))
+        node.want(actor if actor in possible else min(possible))

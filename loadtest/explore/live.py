@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -571,11 +572,11 @@ class Stagehand:
         slot.port = int(url.rpartition(":")[2])
         return slot
 
-    async def _admit(self, occupant: Occupant, asked: WireCall) -> None:
+    def _admit(self, occupant: Occupant, asked: WireCall) -> AbstractAsyncContextManager[object]:
         gate = occupant.gate if isinstance(occupant, _Slot) else None
         if gate is None:
             raise ConnectionError
-        await gate.hold(asked)
+        return gate.passing(asked)
 
 
 def _end_words(row: Invocation) -> str:

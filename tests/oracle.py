@@ -889,9 +889,17 @@ class _Oracle:
                         for w in self.inserts(mine)
                         if w.told
                     )
+                    given = [
+                        other
+                        for other in self.deliveries_of[delivery.invocation_id]
+                        if self.messages[other.message_no or 0].order_key == key
+                    ]
+                    # The first may have been refused because of an item that was then deleted.
+                    uncertain = bool(self.wiped[key]) and len(given) > 1
                     if (
                         reported
                         and own_way
+                        and not uncertain
                         and not went_wrong
                         and inserted
                         and delivery.invocation_id not in self.faulted

@@ -7,6 +7,8 @@
 -- failed that could have belonged to it and no fault struck it; where the handler raised, only
 -- in a batch of several messages with batch item failures switched on, since else raising is
 -- the only way to report.
+-- Not said of an order that the batch held several times and of which somebody deleted an item:
+-- the first may have been refused rightly, and the second stored.
 -- Reported in vain: the answer names the message in `batchItemFailures`, which the mapping
 -- of this run is not set to read, and the message was deleted.
 WITH tried AS (
@@ -33,19 +35,27 @@ WITH tried AS (
     FROM (FROM calls SEMI JOIN fruitless USING (invocation_id)) c
     LEFT JOIN writes w ON w.call_id = c.call_id AND w.role = 'orders'
     WHERE w.call_id IS NULL AND c.decision <> 'failed'
+), failed AS (
+    FROM handled WHERE result = 'failed' AND NOT poison
 ), inserted AS (
     SELECT invocation_id, order_no, details_after AS details, min(call_id) AS call_id
-    FROM inserts
+    FROM inserts SEMI JOIN failed USING (invocation_id)
     WHERE reply = 'accepted' AND order_no IS NOT NULL GROUP BY ALL
+), shares AS (
+    -- How many messages the invocation was given, and how many of them of the order.
+    SELECT invocation_id, order_no, count(*) AS own,
+        sum(count(*)) OVER (PARTITION BY invocation_id) AS batch
+    FROM handled SEMI JOIN inserted USING (invocation_id) GROUP BY invocation_id, order_no
 ), denied AS MATERIALIZED (
     SELECT h.*, n.call_id
-    FROM handled h
+    FROM failed h
     JOIN inserted n ON n.invocation_id = h.invocation_id AND n.order_no = h.order_no
     JOIN variants v ON v.variant_no = h.variant_no AND coalesce(n.details = v.details, true)
     JOIN invocations i ON i.invocation_id = h.invocation_id
-    WHERE h.result = 'failed' AND NOT h.poison AND (SELECT report_batch_item_failures FROM facts)
-        AND (i.outcome = 'returned' OR (i.outcome = 'raised' AND (
-            SELECT count(*) FROM handled z WHERE z.invocation_id = h.invocation_id) > 1))
+    JOIN shares s ON s.invocation_id = h.invocation_id AND s.order_no = h.order_no
+    WHERE (SELECT report_batch_item_failures FROM facts)
+        AND (i.outcome = 'returned' OR (i.outcome = 'raised' AND s.batch > 1))
+        AND (s.own = 1 OR h.order_no NOT IN (SELECT order_no FROM wipes WHERE order_no IS NOT NULL))
 ), failing AS (
     -- Calls that did not succeed, by the order they were for; NULL: for none in particular.
     SELECT c.invocation_id, w.order_no

@@ -9,18 +9,29 @@ from analysis.store import Evidence
 
 SLICE = 1_000_000  # rows that are joined at a time
 
+# Ids grow together, so a slice of the deliveries needs only a part of the other tables.
+_OTHERS = """
+SELECT min(message_no) AS first_message, max(message_no) AS last_message,
+    min(invocation_id) AS first_invocation, max(invocation_id) AS last_invocation
+FROM deliveries WHERE delivery_id BETWEEN $first AND $last
+"""
+
 
 def make_base(evidence: Evidence) -> None:
     """Make the tables of ``sql/base.sql``, once for each opening of the evidence."""
     if evidence.scalar("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'handled'"):
         return
     evidence.rows(_sql("base"))
-    _fill(evidence, "handled", "deliveries", "delivery_id")
-    _fill(evidence, "assigned", "handled", "invocation_id")
-    _fill(evidence, "histories", "messages", "message_no")
+    for first, last in slices(evidence, "deliveries", "delivery_id"):
+        part = {"first": first, "last": last}
+        (others,) = evidence.rows(_OTHERS, part)
+        evidence.rows(_sql("handled"), part | others)
+    fill(evidence, "assigned", "handled", "invocation_id")
+    fill(evidence, "histories", "messages", "message_no")
 
 
-def _fill(evidence: Evidence, name: str, table: str, key: str) -> None:
+def fill(evidence: Evidence, name: str, table: str, key: str) -> None:
+    """Run ``sql/<name>.sql`` for each slice of the table, so that no join holds a whole one."""
     for first, last in slices(evidence, table, key):
         evidence.rows(_sql(name), {"first": first, "last": last})
 

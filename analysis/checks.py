@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from analysis.base import make_base
+from analysis.base import fill, make_base
 from analysis.findings import (
     MAX_GROUPS,
     MAX_SHOWN,
@@ -254,7 +254,10 @@ def sql_of(name: str) -> str:
 
 
 def prepare(evidence: Evidence) -> None:
-    """Make the tables of ``sql/views.sql``, once for each opening of the evidence."""
+    """Make the tables of ``sql/places.sql`` and ``sql/views.sql``.
+
+    Once for each opening of the evidence.
+    """
     run = evidence.run
     evidence.rows(
         """
@@ -278,6 +281,9 @@ def prepare(evidence: Evidence) -> None:
         },
     )
     make_base(evidence)
+    evidence.rows(sql_of("places"))
+    fill(evidence, "effective", "effective_items", "call_id")
+    fill(evidence, "refused", "refused_items", "call_id")
     evidence.rows(sql_of("views"))
 
 

@@ -1,8 +1,8 @@
 """Questions of one's own, asked of the evidence in SQL (``loadtest sql``).
 
 The statement sees the tables of :mod:`analysis.schema`, what the checks work out from them
-(``sql/base.sql``, ``sql/views.sql``) and ``item_calls``. One SELECT, nothing else: the evidence
-cannot be changed, and no other file can be read.
+(``sql/base.sql``, ``sql/places.sql``, ``sql/views.sql``) and ``item_calls``. One SELECT, nothing
+else: the evidence cannot be changed, and no other file can be read.
 """
 
 from __future__ import annotations
@@ -179,10 +179,10 @@ def _words(kind: object) -> list[StrEnum]:
 
 
 def _view_meanings() -> dict[str, str]:
-    """What base.sql and views.sql make, each with the first sentence of the comment above it."""
+    """What the checks share, each with the first sentence of the comment above it."""
     meanings = {}
     comment: list[str] = []
-    for line in f"{sql_of('base')}\n{sql_of('views')}".splitlines():
+    for line in "\n".join(map(sql_of, ("base", "places", "views"))).splitlines():
         if line.startswith("--"):
             text = line.removeprefix("--").strip()
             if text.endswith("---"):  # a heading

@@ -9,10 +9,7 @@ SELECT o.order_key, [f.message_no] AS message_nos,
         AS invocation_ids,
     CASE WHEN c.call_id IS NULL THEN [] ELSE [c.call_id] END AS call_ids,
     [] AS flags, f.message_no, c.sent, c.stored
-FROM fates f
-JOIN (
-    SELECT v.variant_no, v.order_no, v.details AS sent, s.details AS stored, s.call_id
-    FROM variants v JOIN stored s USING (order_no) WHERE v.details <> s.details
-) c USING (variant_no)
+FROM (FROM fates SEMI JOIN conflicts USING (variant_no)) f
+JOIN conflicts c USING (variant_no)
 JOIN orders o ON o.order_no = c.order_no
 WHERE f.fate = 'deleted' AND NOT f.poison

@@ -7,28 +7,27 @@
 -- to it, only the delete failed, or a fault struck it) says nothing about the handler; nor
 -- does one whose order somebody else had deleted.
 WITH refused AS MATERIALIZED (
-    SELECT f.*, v.details, s.stored_at, s.call_id
+    SELECT f.*, v.details, s.call_id, i.started_at > s.stored_at AS later
     FROM fates f
+    JOIN invocations i ON i.invocation_id = f.last_invocation_id
     JOIN variants v USING (variant_no)
     JOIN stored s ON s.order_no = f.order_no AND s.details = v.details
     WHERE f.fate IN ('dead_lettered', 'set_aside') AND NOT f.poison AND f.refused
         AND f.order_no NOT IN (SELECT order_no FROM wipes WHERE order_no IS NOT NULL)
+), called AS MATERIALIZED (
+    SELECT call_id, invocation_id FROM calls JOIN (
+        SELECT DISTINCT last_invocation_id AS invocation_id FROM refused WHERE NOT later
+    ) r USING (invocation_id)
 ), shown AS (
     SELECT DISTINCT c.invocation_id, details(i.before) AS details
-    FROM (
-        SELECT call_id, invocation_id FROM calls
-        SEMI JOIN refused r ON r.last_invocation_id = calls.invocation_id
-    ) c
-    JOIN call_items i USING (call_id)
+    FROM call_items i JOIN called c USING (call_id)
     JOIN run_tables t USING (resource)
     WHERE t.role = 'orders' AND (i.decision = 'rejected' OR i.action = 'read')
-        AND complete(i.resource, i.before)
 )
 SELECT o.order_key, [f.message_no] AS message_nos, [f.last_invocation_id] AS invocation_ids,
     CASE WHEN f.call_id IS NULL THEN [] ELSE [f.call_id] END AS call_ids,
     [] AS flags, f.message_no, f.receives
 FROM refused f
 JOIN orders o USING (order_no)
-JOIN invocations i ON i.invocation_id = f.last_invocation_id
-WHERE i.started_at > f.stored_at
+WHERE f.later
     OR (f.last_invocation_id, f.details) IN (SELECT (invocation_id, details) FROM shown)

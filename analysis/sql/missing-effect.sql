@@ -4,12 +4,11 @@
 WITH messages AS (
     SELECT order_no, list_sort(list(DISTINCT message_no)) AS message_nos
     FROM fates SEMI JOIN missing_effects USING (order_no) GROUP BY order_no
+), invoked AS (
+    SELECT order_no, list_sort(list(DISTINCT invocation_id)) AS invocation_ids
+    FROM handled SEMI JOIN missing_effects USING (order_no) GROUP BY order_no
 )
-SELECT o.order_key, p.message_nos,
-    coalesce((
-        SELECT list_sort(list(DISTINCT h.invocation_id)) FROM handled h
-        WHERE h.order_no = m.order_no
-    ), []) AS invocation_ids,
+SELECT o.order_key, p.message_nos, coalesce(i.invocation_ids, []) AS invocation_ids,
     coalesce((
         SELECT list_sort(list(DISTINCT e.call_id)) FROM effected e
         WHERE e.order_no = m.order_no AND e.effect = m.effect
@@ -19,3 +18,4 @@ FROM missing_effects m
 JOIN run_effects r USING (effect)
 JOIN orders o USING (order_no)
 JOIN messages p USING (order_no)
+LEFT JOIN invoked i USING (order_no)

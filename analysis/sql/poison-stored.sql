@@ -9,19 +9,22 @@ WITH last_writes AS (
         list_sort(list(call_id)) AS call_ids
     FROM writes WHERE role = 'orders' AND poison AND decision = 'accepted'
     GROUP BY place_no
-), left_behind AS (
+), left_behind AS MATERIALIZED (
     SELECT f.place_no, f.order_no, w.invocation_id, coalesce(w.call_ids, []) AS call_ids
     FROM finals f LEFT JOIN last_writes w USING (place_no)
     WHERE f.role = 'orders' AND f.poison AND f.complete
     UNION ALL
     SELECT place_no, order_no, invocation_id, call_ids FROM last_writes
     WHERE action <> 'delete' AND complete AND NOT (SELECT ended FROM facts)
+), sent AS (
+    SELECT order_no, list_sort(list(message_no)) AS message_nos
+    FROM planned SEMI JOIN left_behind USING (order_no) GROUP BY order_no
 )
 SELECT o.order_key,
-    (SELECT list_sort(list(p.message_no)) FROM planned p WHERE p.order_no = l.order_no)
-        AS message_nos,
+    p.message_nos,
     CASE WHEN l.invocation_id IS NULL THEN [] ELSE [l.invocation_id] END AS invocation_ids,
     l.call_ids, [] AS flags, e.resource, e.item_key
 FROM left_behind l
 JOIN places e USING (place_no)
 LEFT JOIN orders o USING (order_no)
+LEFT JOIN sent p USING (order_no)

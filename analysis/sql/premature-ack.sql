@@ -10,7 +10,7 @@ WITH settled AS MATERIALIZED (
     SELECT invocation_id, order_no, max(over_at) AS over_at, arg_max(call_id, over_at) AS call_id
     FROM writes
     WHERE role = 'orders' AND decision = 'accepted' AND answered_at IS NOT NULL
-        AND order_no IS NOT NULL AND call_id NOT IN (
+        AND call_id NOT IN (
             SELECT call_id FROM calls WHERE invocation_id IS NULL AND fault = 'item-deleted'
         )
     GROUP BY ALL

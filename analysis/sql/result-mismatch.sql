@@ -14,11 +14,9 @@ WITH causes AS (
     -- Those whose own invocation wrote the order in time need no further look.
     SELECT DISTINCT h.message_no, h.invocation_id, h.order_no, h.ended_at
     FROM handled h
-    WHERE h.result = 'processed' AND NOT h.poison AND NOT EXISTS (
-        SELECT 1 FROM causes c
-        WHERE c.invocation_id = h.invocation_id AND c.order_no = h.order_no
-            AND c.sent_at <= h.ended_at
-    )
+    ANTI JOIN causes c ON c.invocation_id = h.invocation_id AND c.order_no = h.order_no
+        AND c.sent_at <= h.ended_at
+    WHERE h.result = 'processed' AND NOT h.poison
 ), own AS (
     SELECT h.message_no, min(c.sent_at) AS first_sent_at
     FROM causes c

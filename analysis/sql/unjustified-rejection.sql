@@ -14,23 +14,30 @@ WITH rejected AS (
     WHERE w.decision = 'rejected' AND w.absent_meets
         AND coalesce(c.first_sent_at > w.over_at, true)
         AND w.place_no NOT IN (SELECT place_no FROM places WHERE item_before IS NOT NULL)
+), suspects AS MATERIALIZED (
+    -- Most had a write under their order's own key in time and need no further look.
+    SELECT h.order_no, h.invocation_id, h.message_no, h.ended_at
+    FROM handled h
+    ANTI JOIN (
+        SELECT e.partition_no, c.first_sent_at FROM written c JOIN places e USING (place_no)
+    ) w ON w.partition_no = h.order_no AND w.first_sent_at <= h.ended_at
+    WHERE h.result = 'duplicate' AND NOT h.poison
 ), order_causes AS (
     SELECT order_no, min(first_sent_at) AS first_sent_at FROM (
         SELECT order_no, sent_at AS first_sent_at FROM writes
-        WHERE decision IN ('accepted', 'unknown') AND given AND order_no IS NOT NULL
+        WHERE decision IN ('accepted', 'unknown') AND order_no IS NOT NULL
         UNION ALL
         SELECT h.order_no, w.sent_at FROM writes w JOIN handled h USING (invocation_id)
         WHERE w.decision IN ('accepted', 'unknown') AND w.order_no IS NULL
         UNION ALL
         SELECT e.partition_no, c.first_sent_at FROM written c JOIN places e USING (place_no)
-    ) GROUP BY order_no
+    ) SEMI JOIN suspects USING (order_no) GROUP BY order_no
 ), reported AS (
     SELECT DISTINCT h.order_no, h.invocation_id, NULL::BIGINT AS call_id,
         'message ' || h.message_no || ' was reported as duplicate' AS what
-    FROM handled h
+    FROM suspects h
     LEFT JOIN order_causes c USING (order_no)
-    WHERE h.result = 'duplicate' AND NOT h.poison
-        AND coalesce(c.first_sent_at > h.ended_at, c.first_sent_at IS NULL)
+    WHERE coalesce(c.first_sent_at > h.ended_at, c.first_sent_at IS NULL)
         AND h.order_no NOT IN (
             SELECT order_no FROM finals WHERE item_before IS NOT NULL AND order_no IS NOT NULL
         )

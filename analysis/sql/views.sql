@@ -1,6 +1,6 @@
 -- What several checks ask of the evidence, worked out once.
 --
--- Beside the tables of the schema this reads those of base.sql, `facts` (one row: what
+-- Beside the tables of the schema this reads those of base.sql and places.sql, `facts` (one row: what
 -- run.json and the state of the evidence say) and the macros of analysis/store.py. Everything
 -- is a hash join, an aggregate or a sort: nothing is quadratic in the messages of a run or of
 -- an order. What is wide (texts) or rare is looked up where it is needed, not carried along.
@@ -26,76 +26,7 @@ WHERE invocation_id IS NOT NULL AND CASE name
         'same-message-twice', 'short-visibility', 'out-of-order', 'long-delay', 'delete-fails',
         'receive-without-run', 'item-deleted', 'redrive', 'resend') END;
 
--- Places ------------------------------------------------------------------------------
--- Where items are or were, by primary key, with what stood there before and after the run
--- (NULL: nothing, or not read). `partition_no` and `sort_no`: the order whose key it bears.
-CREATE TABLE places AS
-SELECT (row_number() OVER ())::INTEGER AS place_no, e.*, t.role,
-    p.order_no AS partition_no, s.order_no AS sort_no, coalesce(p.poison, false) AS poison
-FROM (
-    SELECT resource, item_key, max(item) FILTER (phase = 'before') AS item_before,
-        max(item) FILTER (phase = 'after') AS item_after
-    FROM (
-        SELECT resource, item_key, NULL AS item, NULL AS phase FROM call_items
-        WHERE action IN ('put', 'update', 'delete')
-        UNION ALL SELECT resource, item_key, item, phase FROM items
-    ) GROUP BY resource, item_key
-) e
-JOIN run_tables t USING (resource)
-LEFT JOIN orders p ON p.order_key = key_text(e.resource, e.item_key)
-LEFT JOIN orders s ON s.order_key = sort_text(e.resource, e.item_key);
-
 -- Writes ------------------------------------------------------------------------------
--- An accepted write under the condition that the item's key does not exist had no item
--- before it, whether or not the store returned the old one.
---
--- `own_no`: the order that the key is, when the invocation was given that order. It is the
--- order of the write; for all others see `attribution`. `arrives` and `leaves`: the image
--- after or before it is the one found at the end. The images themselves are in `images`.
-CREATE VIEW attempts AS
-SELECT * EXCLUDE (own, partition_no, poison, before, after, item_after),
-    CASE WHEN own THEN partition_no END AS own_no, own AND poison AS own_poison,
-    before IS NOT NULL OR (decision = 'accepted' AND insert_only) AS before_known,
-    after IS NOT NULL AS after_known,
-    after IS DISTINCT FROM CASE WHEN before_known THEN coalesce(before, '{}') END AS changed,
-    after = coalesce(item_after, '{}') AS arrives,
-    CASE WHEN before_known THEN coalesce(before, '{}') = coalesce(item_after, '{}') END AS leaves,
-    complete(resource, before) AS complete_before, complete(resource, after) AS complete_after,
-    CASE WHEN decision = 'accepted' THEN details(after) END AS details_after
-FROM (
-    SELECT i.call_id, i.resource, i.before, i.after, i.absent_meets,
-        i.action::ENUM ('put', 'update', 'delete') AS action,
-        i.decision::ENUM ('accepted', 'unknown', 'rejected', 'failed') AS decision,
-        c.decision::ENUM ('accepted', 'unknown', 'rejected', 'failed') AS reply,
-        e.place_no, e.role::ENUM ('orders', 'guard', 'reference') AS role,
-        e.partition_no, e.poison, e.item_after, c.invocation_id, c.sent_at, c.answered_at,
-        CASE WHEN i.condition = 'attribute_not_exists(' || t."key" || ')' THEN true
-            WHEN contains(replace(i.condition, ' ', ''), 'attribute_not_exists(' || t."key" || ')')
-                THEN NOT regexp_matches(i.condition, '(?i)\b(OR|NOT)\b')
-            ELSE false END AS insert_only,
-        e.role = 'orders' AND e.sort_no IS NULL AND a.order_no IS NOT NULL AS own
-    FROM (
-        SELECT *, condition IS NULL OR contains(condition, 'attribute_not_exists')
-            OR contains(condition, '<>') AS absent_meets
-        FROM call_items WHERE action IN ('put', 'update', 'delete')
-    ) i
-    JOIN places e USING (resource, item_key)
-    JOIN run_tables t USING (resource)
-    JOIN calls c USING (call_id)
-    LEFT JOIN assigned a ON a.invocation_id = c.invocation_id AND a.order_no = e.partition_no
-    WHERE e.role IN ('orders', 'guard', 'reference')
-);
-
--- Writes that happened or may have.
-CREATE TABLE effective AS
-SELECT * EXCLUDE (resource) FROM attempts WHERE decision IN ('accepted', 'unknown');
-
--- Those that the store refused: nobody asks for their images.
-CREATE TABLE refused AS
-SELECT call_id, place_no, role, action, decision, reply, invocation_id, answered_at,
-    absent_meets, own_no, own_poison
-FROM attempts WHERE decision IN ('rejected', 'failed');
-
 CREATE VIEW touched AS FROM effective UNION ALL BY NAME FROM refused;
 
 CREATE VIEW images AS
@@ -165,7 +96,6 @@ SELECT t.* EXCLUDE (invocation_id, own_no, own_poison),
     coalesce(t.own_no, a.order_no) AS order_no,
     coalesce(a.poison, t.own_poison) AS poison,
     coalesce(a.wrong_key, false) AS wrong_key,
-    a.rank IS DISTINCT FROM 6 AS given,
     coalesce(t.answered_at, 9223372036854775807) AS over_at
 FROM touched t
 LEFT JOIN attribution a USING (call_id, place_no)
@@ -212,33 +142,49 @@ FROM writes WHERE decision IN ('accepted', 'unknown') GROUP BY place_no;
 -- The order of a stored item is that of the writes to it, else that of its key.
 CREATE VIEW finals AS
 SELECT e.place_no, e.role, coalesce(w.order_no, e.partition_no, e.sort_no) AS order_no,
-    coalesce(w.poison, o.poison, false) AS poison, w.place_no IS NOT NULL AS written,
+    coalesce(w.poison, e.poison) AS poison, w.place_no IS NOT NULL AS written,
     e.item_before, e.item_after AS item, details(e.item_after) AS details,
     complete(e.resource, e.item_after) AS complete
 FROM places e
 LEFT JOIN written w USING (place_no)
-LEFT JOIN orders o ON o.order_no = coalesce(e.partition_no, e.sort_no)
 WHERE e.item_after IS NOT NULL AND e.role IN ('orders', 'guard') AND (SELECT ended FROM facts);
 
 -- The details stored first are the order's: every message with them is a copy, every other
 -- one a conflict. Details that no message carries make a phantom-write, not an order. Of an
 -- order that somebody deleted and that has conflicting messages it cannot be said: any of
 -- them may rightly have been stored next.
+--
+-- An item whose insert is not known, or left details that no message carries, tells what was
+-- stored only where no insert does.
 CREATE TABLE stored AS
-WITH images AS (
-    SELECT order_no, details_after AS details, over_at AS stored_at, call_id FROM inserts
-    WHERE order_no IS NOT NULL AND NOT poison AND details_after IS NOT NULL
+WITH inserted AS MATERIALIZED (
+    SELECT order_no, details_after AS details, over_at AS stored_at, call_id
+    FROM inserts SEMI JOIN variants v
+        ON v.order_no = inserts.order_no AND v.details = inserts.details_after
+    WHERE NOT poison
+), others AS (
+    SELECT order_no, place_no FROM finals
+    ANTI JOIN inserted USING (order_no)
+    WHERE role = 'orders' AND order_no IS NOT NULL AND NOT poison
+), images AS (
+    FROM inserted
     UNION ALL
-    SELECT order_no, details, 9223372036854775807, NULL FROM finals
-    WHERE role = 'orders' AND order_no IS NOT NULL AND NOT poison AND complete
+    SELECT order_no, details, 9223372036854775807, NULL
+    FROM (FROM finals SEMI JOIN others USING (place_no)) f
+    SEMI JOIN variants USING (order_no, details)
+    WHERE complete
 )
 SELECT order_no, details, stored_at, call_id FROM images
-SEMI JOIN variants USING (order_no, details)
 ANTI JOIN (
     SELECT order_no FROM variants SEMI JOIN wipes USING (order_no)
     GROUP BY order_no HAVING count(*) > 1
 ) uncertain USING (order_no)
 QUALIFY row_number() OVER (PARTITION BY order_no ORDER BY stored_at, call_id, details) = 1;
+
+-- Variants with other details than those stored for their order.
+CREATE TABLE conflicts AS
+SELECT v.variant_no, v.order_no, v.details AS sent, s.details AS stored, s.call_id
+FROM variants v JOIN stored s USING (order_no) WHERE v.details <> s.details;
 
 -- Fates --------------------------------------------------------------------------------
 -- One row per physical message, judged by its last fate: deleted, dead_lettered, set_aside
@@ -272,14 +218,22 @@ SELECT message_no FROM deliveries SEMI JOIN (
     SELECT sqs_message_id FROM deliveries WHERE queue = 'dlq' AND message_no IS NULL
 ) unmarked USING (sqs_message_id) WHERE message_no IS NOT NULL;
 
+-- Their deliveries, and all from the dead-letter queue.
+CREATE TABLE eventful_deliveries AS
+FROM deliveries WHERE queue = 'dlq'
+UNION ALL
+FROM deliveries SEMI JOIN eventful USING (message_no) WHERE queue = 'queue';
+
 CREATE TABLE eventful_fates AS
 WITH hindered AS (
     FROM struck
     UNION
     SELECT c.invocation_id FROM (
-        SELECT i.call_id FROM call_items i JOIN run_tables t USING (resource)
-        WHERE t.claims AND t.role IN ('orders', 'guard')
-            AND (i.decision = 'rejected' OR i.action = 'read')
+        SELECT i.call_id
+        FROM call_items i SEMI JOIN (
+            FROM run_tables WHERE claims AND role IN ('orders', 'guard')
+        ) t USING (resource)
+        WHERE (i.decision = 'rejected' OR i.action = 'read')
             AND i.before <> '{}' AND NOT complete(i.resource, i.before)
     ) JOIN calls c USING (call_id)
     WHERE c.invocation_id IS NOT NULL
@@ -289,9 +243,8 @@ WITH hindered AS (
         max(d.received_at) AS received_at, max(d.delivery_id) AS last_delivery_id,
         max(a.acked_at) FILTER (a.outcome = 'deleted') AS deleted_at,
         max(d.received_at) FILTER (a.outcome IS DISTINCT FROM 'deleted') AS kept_at
-    FROM (
-        SELECT * FROM deliveries SEMI JOIN eventful USING (message_no) WHERE queue = 'queue'
-    ) d LEFT JOIN acks a USING (delivery_id)
+    FROM eventful_deliveries d LEFT JOIN acks a USING (delivery_id)
+    WHERE d.queue = 'queue'
     GROUP BY d.sqs_message_id
 ), physical AS (
     SELECT * FROM received
@@ -304,13 +257,13 @@ WITH hindered AS (
 ), letters AS (
     SELECT d.sqs_message_id, min(d.message_no) AS message_no, max(d.received_at) AS dead_at,
         bool_and(p.sqs_message_id IS NULL) AS is_foreign
-    FROM deliveries d LEFT JOIN physical p USING (sqs_message_id)
+    FROM eventful_deliveries d LEFT JOIN physical p USING (sqs_message_id)
     WHERE d.queue = 'dlq' GROUP BY d.sqs_message_id
 ), redriven AS (
     -- Which letter: that of the delivery it names, else all of its message, else all.
     SELECT d.sqs_message_id, CASE WHEN d.sqs_message_id IS NULL THEN f.message_no END AS message_no,
         max(f."at") AS redriven_at
-    FROM faults f LEFT JOIN deliveries d ON d.delivery_id = f.delivery_id AND d.queue = 'dlq'
+    FROM faults f LEFT JOIN eventful_deliveries d ON d.delivery_id = f.delivery_id AND d.queue = 'dlq'
     WHERE f.name = 'redrive' GROUP BY ALL
 ), dead AS (
     SELECT l.*, coalesce(greatest(r.redriven_at, m.redriven_at, (
@@ -363,8 +316,7 @@ SELECT p.message_no, p.sqs_message_id, l.order_no, l.variant_no, l.poison,
 FROM physical p
 JOIN planned l USING (message_no)
 LEFT JOIN dead d USING (sqs_message_id)
-LEFT JOIN (SELECT * FROM deliveries SEMI JOIN eventful USING (message_no)) v
-    ON v.delivery_id = p.last_delivery_id
+LEFT JOIN eventful_deliveries v ON v.delivery_id = p.last_delivery_id
 LEFT JOIN acks a ON a.delivery_id = p.last_delivery_id
 WHERE p.sqs_message_id NOT IN (FROM superseded);
 
@@ -377,20 +329,21 @@ FROM handled ANTI JOIN eventful USING (message_no)
 UNION ALL
 FROM eventful_fates;
 
--- One row per order that the queue accepted and of which no item is there at the end, though
--- nobody else deleted it.
+-- Orders of which no item is there at the end, though nobody else deleted it.
+CREATE TABLE itemless AS
+SELECT order_no FROM orders
+ANTI JOIN (FROM finals WHERE role = 'orders') i USING (order_no)
+ANTI JOIN wipes USING (order_no)
+WHERE (SELECT ended FROM facts);
+
+-- Those of them that the queue accepted, each once.
 CREATE TABLE outcomes AS
 SELECT f.order_no, bool_and(f.fate <> 'open') AS settled,
     bool_or(f.fate IN ('dead_lettered', 'set_aside')) AS dead_lettered,
     list_sort(list(DISTINCT f.message_no)) AS message_nos,
     list_sort(list(DISTINCT f.last_invocation_id) FILTER (f.last_invocation_id IS NOT NULL))
         AS invocation_ids
-FROM fates f
-SEMI JOIN (
-    FROM orders ANTI JOIN (FROM finals WHERE role = 'orders') i USING (order_no)
-    ANTI JOIN wipes USING (order_no)
-    WHERE (SELECT ended FROM facts)
-) o USING (order_no)
+FROM fates f SEMI JOIN itemless USING (order_no)
 WHERE NOT f.poison GROUP BY f.order_no;
 
 -- Effects ------------------------------------------------------------------------------

@@ -1,0 +1,8 @@
+-- The rows of `refused` for the calls from $first to $last, slice by slice like `handled`.
+INSERT INTO refused
+SELECT w.call_id, w.place_no, w.role, w.action, w.decision, c.decision, c.invocation_id,
+    c.answered_at, a.order_no, a.order_no IS NOT NULL AND w.poison, w.absent_meets
+FROM refused_items w
+JOIN calls c USING (call_id)
+LEFT JOIN assigned a ON a.invocation_id = c.invocation_id AND a.order_no = w.key_no
+WHERE w.call_id BETWEEN $first AND $last

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import uuid
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -61,8 +60,9 @@ from loadtest.explore.world import Stored
 from loadtest.paths import details_text
 from loadtest.plan import PlannedMessage
 
-_KEPT_RUNS = 24
-"""Runs that stand at a call, at most, in the hope that the next question is about them."""
+_KEPT_RUNS = 48
+"""Runs that stand at a call, at most, in the hope that the next question is about them. Each
+takes some 9 MB with boto3 alone."""
 _BATCH = 25  # of BatchWriteItem (API reference)
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "expect", "te"}
@@ -141,7 +141,7 @@ class RealHandler:
         self._strict = strict
         self._steps: dict[tuple[Run, History], Calls | Answer] = {}
         self._repeated: set[Run] = set()  # run to their end once more
-        self._kept: OrderedDict[tuple[Run, History], _Going] = OrderedDict()
+        self._kept: dict[tuple[Run, History], _Going] = {}
         self._free: list[Door] = []
         self._ports: dict[Door, int] = {}
 
@@ -290,11 +290,12 @@ class RealHandler:
 
     async def _keep(self, going: _Going, run: Run, history: History) -> None:
         replaced = self._kept.pop((run, history), None)
-        self._kept[run, history] = going
         if replaced is not None:
             await self._end(replaced)
-        if len(self._kept) > _KEPT_RUNS:
-            await self._end(self._kept.popitem(last=False)[1])
+        if len(self._kept) >= _KEPT_RUNS:
+            await self._end(going)  # a search takes them in turn: the oldest is asked for next
+            return
+        self._kept[run, history] = going
 
     async def _end(self, going: _Going) -> None:
         going.gate.close()

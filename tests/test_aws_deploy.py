@@ -286,6 +286,7 @@ def changed(action: str, change: Callable[[dict[str, Any]], None]) -> Answering:
 
 INVALID = "InvalidParameterValueException"
 ASSUME = "The role defined for the function cannot be assumed by Lambda."
+GRANT = "Lambda was unable to ... because the KMS key is invalid for CreateGrant."
 RECEIVE = "The provided execution role does not have permissions to call ReceiveMessage on SQS"
 
 
@@ -293,29 +294,35 @@ RECEIVE = "The provided execution role does not have permissions to call Receive
 async def test_what_passes_by_itself_is_waited_for(
     emulator_url: str, stack: str, tmp_path: Path
 ) -> None:
+    queued = (400, "AWS.SimpleQueueService.QueueDeletedRecently", "wait 60 seconds")
+    throttled = (429, "TooManyRequestsException", "Rate exceeded")
+    nobody = (404, "NoSuchEntity", "The role with name x cannot be found.")
+    in_use = (400, "ResourceInUseException", "is updated")
     left = {
-        "lambda:CreateFunction": (400, INVALID, ASSUME),
-        "lambda:CreateEventSourceMapping": (400, INVALID, RECEIVE),
-        "sqs:CreateQueue": (400, "AWS.SimpleQueueService.QueueDeletedRecently", "wait"),
-        "lambda:GetFunctionConfiguration": (429, "TooManyRequestsException", "Rate exceeded"),
-        "lambda:DeleteFunction": (429, "TooManyRequestsException", "Rate exceeded"),
-        "iam:CreateRole": (400, "Throttling", "Rate exceeded"),
-        "lambda:DeleteEventSourceMapping": (400, "ResourceInUseException", "is updated"),
+        "lambda:CreateFunction": [(400, INVALID, ASSUME), (400, INVALID, GRANT), throttled],
+        "lambda:CreateEventSourceMapping": [(400, INVALID, RECEIVE)] * 3,
+        "sqs:CreateQueue": [queued] * 3,
+        "lambda:GetFunctionConfiguration": [throttled] * 3,
+        "iam:CreateRole": [(400, "Throttling", "Rate exceeded")] * 3,
+        "iam:PutRolePolicy": [nobody] * 3,
     }
-    times = dict.fromkeys(left, 3)
+    later = {
+        "lambda:DeleteFunction": [throttled] * 3,
+        "lambda:DeleteEventSourceMapping": [in_use] * 3,
+        "iam:GetRole": [nobody],
+    }
 
     def answer(asked: Asked) -> Reply:
-        if times.get(asked.action, 0) == 0:
-            return asked.forward()
-        times[asked.action] -= 1
-        return asked.refused(*left[asked.action])
+        refusals = left.get(asked.action)
+        return asked.refused(*refusals.pop()) if refusals else asked.forward()
 
     async with opened(emulator_url, tmp_path) as plane:
         plane.answering = answer
         assert await plane.make(stack) == ""
+        left |= later
         await plane.clean(stack)
         assert plane.account.throttled["iam:CreateRole"] == 3
-    assert set(times.values()) == {0}
+    assert not any(left.values())
     assert everything(emulator_url, stack) == {}
 
 

@@ -68,18 +68,23 @@ async def find_tagged(
 
 
 async def _tags(account: Account, kind: Kind, name: str) -> tuple[bool, Mapping[str, str]]:
-    """Whether it is there, and its tags. Tags of what was just made may not be told at once
-    (DynamoDB API reference, ListTagsOfResource), so it is asked again before it is believed."""
+    """Whether it is there, and its tags.
+
+    What was just made may not be told at once: a role by IAM, tags of a table by DynamoDB (API
+    reference, ListTagsOfResource). So these are asked for again before it is believed.
+    """
+    seen = None
     for attempt in range(_TAG_ATTEMPTS):
         if attempt:
             await account.sleep(1)
         seen = await look(account, kind, name)
-        if seen is None:
-            return False, {}
-        tags = await tags_of(account, kind, name, seen)
-        if TAG in tags:
-            return True, tags
-    return True, tags
+        if seen is not None:
+            tags = await tags_of(account, kind, name, seen)
+            if TAG in tags:
+                return True, tags
+        elif kind is not Kind.ROLE:
+            break
+    return seen is not None, {}
 
 
 async def stack_parts(account: Account, names: Names) -> tuple[list[Tagged], list[str]]:

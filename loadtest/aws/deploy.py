@@ -200,12 +200,17 @@ class Deployment:
             Tags=self._tag_pairs,
         )
         self._made(Kind.ROLE, name, str(made["Role"]["Arn"]))
-        await self._account.call(
-            "iam",
-            "PutRolePolicy",
-            RoleName=name,
-            PolicyName=_POLICY_NAME,
-            PolicyDocument=least_rights(self._account.identity, self._names),
+        await self._patiently(
+            lambda: self._account.call(
+                "iam",
+                "PutRolePolicy",
+                RoleName=name,
+                PolicyName=_POLICY_NAME,
+                PolicyDocument=least_rights(self._account.identity, self._names),
+            ),
+            lambda error: error.code == "NoSuchEntity",
+            f"IAM still does not know the new role {name}",
+            _ROLE_LIMIT_S,
         )
 
     async def _function(self) -> None:
@@ -314,10 +319,17 @@ class Deployment:
             raise
 
 
+_NEW_ROLE = (
+    "cannot be assumed by Lambda",
+    "does not have permissions to call",  # receive from the queue
+    "KMS key is invalid for CreateGrant",  # for the role, with Lambda's own key
+)
+
+
 def _role_is_new(error: RefusedError) -> bool:
     """What Lambda says while it does not know a role, or the rights of it, yet. The words were
     read in public reports of both calls; the code alone stands for many other mistakes."""
     said = str(error)
-    return error.code == "InvalidParameterValueException" and (
-        "cannot be assumed by Lambda" in said or "does not have permissions to call" in said
+    return error.code == "InvalidParameterValueException" and any(
+        words in said for words in _NEW_ROLE
     )

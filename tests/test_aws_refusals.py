@@ -209,7 +209,7 @@ def _flood(url: str, cwd: Path) -> Ended:
 
 
 def test_copies_that_overlap_and_a_late_log_can_pass(tmp_path: Path) -> None:
-    stack = SimulatedStack(late_polls=4)
+    stack = SimulatedStack(late_polls=10)
     answers = stack.answers()
     read_log = stack.read_log
     throttled = [Error("ThrottlingException", "Rate exceeded"), Error("ThrottlingException")]

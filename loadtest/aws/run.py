@@ -569,7 +569,7 @@ class _Run:
         """Read log and streams until they bring nothing new and leave nothing open."""
         pace = self._pace
         since_ms = started_at // _MS - _CLOCKS_APART_MS
-        unchanged = 0
+        unchanged, is_waiting = 0, False
         seen: tuple[int, ...] = ()
         for _ in range(max(1, math.ceil(pace.log_limit_s / pace.every_s))):
             events = await read_log(self.account, self.deployed.log_group, since_ms)
@@ -581,15 +581,25 @@ class _Run:
             unchanged = unchanged + 1 if seen == previous else 0
             is_settled = unchanged >= pace.settled_polls
             all_whole = is_settled and all(logged.is_whole for logged in invocations)
-            is_told = all_whole and (bool(invocations) or not self.recorder.accepted)
             gap = self._stream_gap(finals)
-            if is_told and gap is None:
+            if all_whole and gap is None and self._is_told(invocations):
                 break
+            if is_settled and not is_waiting:
+                is_waiting = True
+                self.reporter.phase(f"waiting for what is late, at most {pace.log_limit_s:g} s")
             await self.account.sleep(pace.every_s)
         lines = (f"{event.at_ms} {event.stream} {event.message}\n" for event in events)
         (self.run_dir / LOG_FILE).write_bytes(without_receipt_handles("".join(lines).encode()))
         size = sum(len(event.message.encode()) for event in events)
         return _Read(invocations, size, all_whole, gap)
+
+    def _is_told(self, invocations: list[Logged]) -> bool:
+        """Whether the log accounts for every message, or is of the kind that names none."""
+        accepted = self.recorder.accepted
+        found = attribute(invocations, accepted, self.deployed.batch_size, all_whole=True)
+        if not found.sqs_ids:
+            return bool(invocations) or not accepted
+        return found.unseen is None
 
     def _own_invocations(self, invocations: Iterable[Logged], started_at: int) -> list[Logged]:
         """Without those that were over before, and those of others in a log group that functions

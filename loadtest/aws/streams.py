@@ -149,9 +149,6 @@ class StreamReader:
     async def _read(self, shard_id: str) -> None:
         shard = self._shards[shard_id]
         for _ in range(_PAGES_AT_ONCE):
-            if shard.iterator is None:
-                shard.is_read = True
-                return
             try:
                 page = await self.account.call(
                     "dynamodbstreams", "GetRecords", ShardIterator=shard.iterator
@@ -167,7 +164,8 @@ class StreamReader:
                 raise
             self._take(shard, page.get("Records", ()))
             shard.iterator = page.get("NextShardIterator")
-            if not page.get("Records"):
+            shard.is_read = shard.iterator is None
+            if shard.is_read or not page.get("Records"):
                 return
 
     def _take(self, shard: _Shard, records: Iterable[Mapping[str, Any]]) -> None:

@@ -61,7 +61,7 @@ async def come_to_rest(pid: int, port: int, ended: asyncio.Future[Any]) -> None:
     while not ended.done():
         await _take_turns()  # what was sent to the process is in the kernel's hands then
         before = _asleep(pid)
-        if before is not None and (_waits_for_one(pid, before) or not _on_its_way(port)):
+        if before is not None and (_waits_for_one(pid, before) or not on_its_way(port)):
             await _take_turns()
             if _asleep(pid) == before:
                 return
@@ -106,7 +106,7 @@ _BLOCKING = {7: "poll", 45: "recvfrom", 271: "poll", 73: "poll", 207: "recvfrom"
 """System calls by their numbers, on x86-64 and on ARM (poll is ppoll there)."""
 
 
-def _on_its_way(port: int) -> bool:
+def on_its_way(port: int) -> bool:
     """Whether something was sent to or from a port that the other side has not had yet."""
     sent: dict[tuple[bytes, bytes], int] = {}
     had: dict[tuple[bytes, bytes], int] = {}

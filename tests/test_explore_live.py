@@ -255,6 +255,8 @@ async def forks(directory: Path, name: str) -> AsyncIterator[Forks]:
             await zygote.open()
             yield Forks(zygote, door, port)
         finally:
+            if door.gate is not None:
+                door.gate.close()  # a test that has failed leaves calls there
             await zygote.close()
             await door.close()
     assert processes_of(directory) == []

@@ -71,6 +71,7 @@ def test_calls_items_and_results_of_a_deployed_function(
         cwd=tmp_path,
     )
     assert ended.code == 1, ended.said
+    assert f"changes function {stack.function}: a layer, the handler setting" in ended.said
     run = only_run(tmp_path)
     assert run.info.not_observable.keys() == {Observation.OTHER_ITEMS}
     assert run.findings() == {FindingKind.OVERWRITE: 2}

@@ -204,10 +204,27 @@ async def _look(
             "logs", "FilterLogEvents", logGroupName=deployed.log_group, limit=1, startTime=0
         )
         with_stream = asked.enable_stream or deployed.orders_table.stream_arn is not None
-        estimated = safety.estimate(plan, deployed, with_stream=with_stream)
-        reporter.plan(safety.lines(account, deployed, plan, estimated, settings.aws))
+        estimated = safety.estimate(plan, deployed, with_stream=with_stream, recorded=asked.record)
+        lines = safety.lines(account, deployed, plan, estimated, settings.aws)
+        reporter.plan([*lines, *_changes(asked, deployed)])
         safety.check_ceilings(plan, estimated, settings.aws)
         return deployed, account.identity
+
+
+def _changes(asked: Asked, deployed: Deployed) -> Iterable[tuple[str, str]]:
+    """What the run changes of the stack, and puts back."""
+    if asked.record:
+        yield (
+            "changes",
+            f"function {deployed.function}: a layer, the handler setting and one variable, put "
+            "back afterwards",
+        )
+    for table in deployed.tables:
+        if asked.enable_stream and table.holds_orders and table.stream_view is None:
+            yield (
+                "changes",
+                f"table {table.info.name}: a stream is switched on, and off again afterwards",
+            )
 
 
 async def _check_keys_are_free(account: Account, deployed: Deployed, plan: Plan) -> None:

@@ -16,6 +16,10 @@ from loadtest.aws.resources import TAG, tags_of
 from loadtest.plan import Plan
 from loadtest.sections import AwsSettings
 
+_LOGGED_BYTES = 1024
+"""What a handler logs of a message."""
+_RECORDED_BYTES = 8192
+"""With a recorder; the reference handler came to 3,500."""
 _USUAL_MS = 100.0
 _MOST_RECEIVES = 10
 """Without a dead-letter queue there is no bound; so many are reckoned with."""
@@ -53,7 +57,9 @@ class Estimate:
         )
 
 
-def estimate(plan: Plan, deployed: Deployed, *, with_stream: bool) -> Estimate:
+def estimate(
+    plan: Plan, deployed: Deployed, *, with_stream: bool, recorded: bool = False
+) -> Estimate:
     """What AWS will bill for the plan, as a rule and at worst."""
     refused = sum(
         message.kind in (MessageKind.CONFLICT, MessageKind.POISON) for message in plan.messages
@@ -75,6 +81,7 @@ def estimate(plan: Plan, deployed: Deployed, *, with_stream: bool) -> Estimate:
                 arm=deployed.arm,
                 keys_read=3 * keys,  # before, after, and when they have been removed
                 stream_reads=math.ceil(lasting_s) if with_stream else 0,
+                log_bytes_per_delivery=_RECORDED_BYTES if recorded else _LOGGED_BYTES,
                 lasting_s=lasting_s,
             )
         )
@@ -133,7 +140,7 @@ def lines(
         + (f" (which holds {count(dead.waiting, 'message')})" if dead.waiting else "")
     )
     return [
-        ("account", str(account.identity)),
+        ("in", str(account.identity)),
         ("as", account.identity.caller_arn),
         (
             "function",

@@ -44,6 +44,15 @@ async def test_says_whose_account_it_is() -> None:
         assert str(account.identity) == f"account {ACCOUNT_ID}, region {REGION}, at {url}"
 
 
+async def test_the_sdks_own_variable_for_an_endpoint_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with simulated_aws() as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        async with Account(region=REGION) as account:
+            assert account.identity.endpoint_url == url
+
+
 async def test_a_missing_permission_is_named_with_who_needs_it() -> None:
     said = (
         f"User: arn:aws:iam::{ACCOUNT_ID}:user/tester is not authorized to perform: "

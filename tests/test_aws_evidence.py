@@ -256,11 +256,11 @@ async def test_messages_of_others_are_put_back_also_when_reading_fails() -> None
         simulated_aws(answers) as (url, aws),
         Account(endpoint_url=url, region=REGION) as account,
     ):
-        reading = own_messages(account, _DLQ, Ledger("run-1"), HostClock(), by_body=False)
+        reading = own_messages(account, _DLQ, Ledger("run-1"), HostClock(), id_prefix=None)
         with pytest.raises(Exception, match="AWS refuses sqs:ReceiveMessage"):
             await reading
         aws.answers["sqs:ReceiveMessage"] = [{"Messages": [own, foreign]}, {}]
-        found = await own_messages(account, _DLQ, Ledger("run-1"), HostClock(), by_body=False)
+        found = await own_messages(account, _DLQ, Ledger("run-1"), HostClock(), id_prefix=None)
     assert [(one.message_no, one.receipt_handle) for one in found.own] == [(7, "h1")]
     assert found.foreign == 1
     put_back = [asked for action, asked in aws.requests if "ChangeMessage" in action]
@@ -269,3 +269,22 @@ async def test_messages_of_others_are_put_back_also_when_reading_fails() -> None
         "h2",
     ]
     assert all(entry["VisibilityTimeout"] == 0 for asked in put_back for entry in asked["Entries"])
+
+
+async def test_a_body_is_the_runs_only_with_an_id_of_the_run_in_it() -> None:
+    ledger = Ledger("run-1")
+    bodies = ('{"id": "a1b2c3-kT4f"}', "{}")  # an order, and poison that anybody could send
+    for number, body in enumerate(bodies, 1):
+        ledger.plan(Message(number, "k", MessageKind.POISON, body, None, 0))
+    sent = [{"MessageId": body, "ReceiptHandle": body, "Body": body} for body in (*bodies, "else")]
+    answers: dict[str, Script] = {
+        "sqs:ReceiveMessage": [{"Messages": sent}, {}],
+        "sqs:ChangeMessageVisibilityBatch": {"Successful": []},
+    }
+    async with (
+        simulated_aws(answers) as (url, _),
+        Account(endpoint_url=url, region=REGION) as account,
+    ):
+        found = await own_messages(account, _DLQ, ledger, HostClock(), id_prefix="a1b2c3-")
+    assert [(one.message_no, one.is_marked) for one in found.own] == [(1, False)]
+    assert (found.foreign, found.unsure) == (2, 1)

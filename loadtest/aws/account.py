@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -147,10 +148,13 @@ class Account:
     ) -> None:
         """
         :param profile: of the AWS configuration files; None takes the usual sources.
-        :param endpoint_url: something that has AWS's APIs; None is AWS itself.
+        :param endpoint_url: something that has AWS's APIs; None is what AWS_ENDPOINT_URL says,
+            else AWS itself.
         """
         self._profile = profile
         self._region = region
+        # As the SDKs take it; who is asked for leave must see where it goes.
+        endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL") or None
         self._endpoint_url = endpoint_url
         self.sleep = sleep
         """Waits so many seconds."""

@@ -25,7 +25,7 @@ from consumer.ledger import Ledger
 from loadtest.aws.account import Account
 from loadtest.aws.commands import Talk, Where, check_place
 from loadtest.aws.deployed import DeployedQueue
-from loadtest.aws.items import Key, OwnKeys, key_of, own_items, remove_items
+from loadtest.aws.items import Key, OwnKeys, id_prefix, key_of, own_items, remove_items
 from loadtest.aws.queues import delete_messages, own_messages, sample
 from loadtest.aws.recording import is_recorded, record_off
 from loadtest.aws.streams import disable_stream
@@ -75,7 +75,7 @@ async def clean_run(where: Where, *, run_dir: Path, clock: Clock, talk: Talk) ->
         check_place(deployed.account_id, deployed.region, account.identity, run_dir)
         steps = [
             *await _recorder(account, deployed),
-            *await _messages(account, deployed, recorded, clock),
+            *await _messages(account, deployed, recorded, clock, _id_prefix(info)),
             *await _items(account, info, recorded),
             *await _streams(account, deployed),
         ]
@@ -118,12 +118,21 @@ async def _recorder(account: Account, deployed: DeployedInfo) -> list[_Step]:
     return [(what, partial(record_off, account, deployed.function, layer))]
 
 
+def _id_prefix(info: RunInfo) -> str:
+    key_type = next(table.key_type for table in info.tables if table.role is TableRole.ORDERS)
+    return id_prefix(info.run_id.rpartition("-")[2], key_type)
+
+
 async def _messages(
-    account: Account, deployed: DeployedInfo, recorded: _Recorded, clock: Clock
+    account: Account,
+    deployed: DeployedInfo,
+    recorded: _Recorded,
+    clock: Clock,
+    own_ids: str,
 ) -> list[_Step]:
     """To tell whether a message is the run's it has to be received: not before it was agreed."""
     steps: list[_Step] = []
-    for url, by_body in ((deployed.queue_url, False), (deployed.dead_letter_url, True)):
+    for url, prefix in ((deployed.queue_url, None), (deployed.dead_letter_url, own_ids)):
         if url is None:
             continue
         queue = DeployedQueue(url.rpartition("/")[2], url, "", 0, False, False, 0)
@@ -136,15 +145,15 @@ async def _messages(
         if taken.visible + taken.in_flight + taken.delayed:
             what = f"messages of the run in queue {queue.name}"
             steps.append(
-                (what, partial(_empty, account, queue, recorded.ledger, clock, by_body=by_body))
+                (what, partial(_empty, account, queue, recorded.ledger, clock, prefix=prefix))
             )
     return steps
 
 
 async def _empty(
-    account: Account, queue: DeployedQueue, ledger: Ledger, clock: Clock, *, by_body: bool
+    account: Account, queue: DeployedQueue, ledger: Ledger, clock: Clock, *, prefix: str | None
 ) -> None:
-    found = await own_messages(account, queue, ledger, clock, by_body=by_body)
+    found = await own_messages(account, queue, ledger, clock, id_prefix=prefix)
     await delete_messages(account, queue, found.own)
     left = await sample(account, queue, QueueRole.QUEUE, clock)
     if left.in_flight + left.delayed or not found.is_complete:

@@ -38,6 +38,15 @@ def key_of(table: TableInfo, item: Item) -> Key:
     return {name: item[name] for name in (table.key, table.sort) if name is not None}
 
 
+def id_prefix(short_id: str, key_type: str) -> str:
+    """What the order ids of a run begin with.
+
+    :param short_id: of the run, six hexadecimal digits.
+    :param key_type: of the attribute that holds the id.
+    """
+    return str(100_000 + int(short_id, 16) % 900_000) if key_type == "N" else f"{short_id}-"
+
+
 class OwnKeys:
     """Where a table has, or would have, the items of the run's orders."""
 

@@ -96,16 +96,18 @@ class OwnMessage:
 class Found:
     own: list[OwnMessage] = field(default_factory=list)
     foreign: int = 0
+    unsure: int = 0  # of those, how many have the body of one of the run's messages
     is_complete: bool = True  # all there was to see was seen
 
 
 async def own_messages(
-    account: Account, queue: DeployedQueue, ledger: Ledger, clock: Clock, *, by_body: bool
+    account: Account, queue: DeployedQueue, ledger: Ledger, clock: Clock, *, id_prefix: str | None
 ) -> Found:
     """Receive all that is visible, and let the others' messages be visible again.
 
-    :param by_body: also take for this run's what has the body of one of its messages, and no
-        stamp: a handler that sets a message aside sends a new one.
+    :param id_prefix: of the run's order ids. Given, what has the body of one of the run's
+        messages with this in it, and no stamp, is the run's too: a handler that sets a message
+        aside sends a new one. Without an id in it the same body may be anybody's.
     """
     found = Found()
     others: list[str] = []
@@ -125,9 +127,10 @@ async def own_messages(
             messages = answer.get("Messages", ())
             empty = 0 if messages else empty + 1
             for message in messages:
-                own = _own(message, ledger, clock, by_body=by_body)
+                own = _own(message, ledger, clock, id_prefix)
                 if own is None:
                     others.append(message["ReceiptHandle"])
+                    found.unsure += id_prefix is not None and message["Body"] in ledger.bodies
                 else:
                     found.own.append(own)
             if len(others) > _MOST_FOREIGN:
@@ -140,12 +143,12 @@ async def own_messages(
 
 
 def _own(
-    message: dict[str, Any], ledger: Ledger, clock: Clock, *, by_body: bool
+    message: dict[str, Any], ledger: Ledger, clock: Clock, id_prefix: str | None
 ) -> OwnMessage | None:
     number = ledger.message_no(message)
     is_marked = number is not None
-    if number is None and by_body:
-        number = ledger.message_no_by_body(message.get("Body", ""))
+    if number is None and id_prefix and id_prefix in message["Body"]:
+        number = ledger.message_no_by_body(message["Body"])
     if number is None:
         return None
     return OwnMessage(

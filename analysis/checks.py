@@ -175,7 +175,7 @@ CHECKS: tuple[Check, ...] = (
         "times are from one clock of one host",
         "A message of order {order_key} was deleted {moment}.",
         needs=_WRITES,
-        sees=(Observation.CALLS,),
+        sees=(Observation.CALLS, Observation.DELETES),
     ),
     Check(
         FindingKind.BATCH_MISREPORT,

@@ -97,6 +97,7 @@ class Observation(StrEnum):
     WRITES = "writes"  # accepted writes to tables of role orders, with the items before and after
     DELIVERIES = "deliveries"  # which message was given to which invocation
     ENDS = "ends"  # whether each message was deleted or dead-lettered
+    DELETES = "deletes"  # when it was deleted
     RESULTS = "results"  # what the consumer reported for each message
     ITEMS = "items"  # final items of the run's own orders
     OTHER_ITEMS = "other-items"  # all others, of reference tables too

@@ -73,7 +73,7 @@ def test_calls_items_and_results_of_a_deployed_function(
     assert ended.code == 1, ended.said
     assert f"changes function {stack.function}: a layer, the handler setting" in ended.said
     run = only_run(tmp_path)
-    assert run.info.not_observable.keys() == {Observation.OTHER_ITEMS}
+    assert run.info.not_observable.keys() == {Observation.OTHER_ITEMS, Observation.DELETES}
     assert run.findings() == {FindingKind.OVERWRITE: 2}
 
     calls = run.rows("SELECT operation, decision, count(*) AS n FROM calls GROUP BY ALL")

@@ -32,6 +32,8 @@ UNRECORDED = {
     Observation.RESULTS: "What a deployed function returns to its mapping is not recorded.",
 }
 NEVER_SEEN = {
+    Observation.DELETES: "When the mapping deletes a message is not to be seen; it is taken to be "
+    "when the last invocation that had it ended.",
     Observation.OTHER_ITEMS: "In an account only the run's own items are read.",
 }
 

@@ -5,7 +5,8 @@ which runs unchanged. Standard library and botocore only: this one file is put b
 
 Each line has the member ``onceproof``: ``start`` and ``end`` of an invocation, ``call`` for each
 wire attempt when it is sent, ``reply`` when it is answered. Times are nanoseconds since epoch of
-this environment's clock. Receipt handles, signatures and headers are left out; texts are bounded.
+this environment's clock. Receipt handles, signatures, headers, what is said to services that keep
+secrets, and replies of other services than DynamoDB are left out; texts are bounded.
 
 Of a put or delete, and of an update that asks for no values, the old item is asked for
 (``ALL_OLD``, which costs nothing) and taken out of what the function sees again.
@@ -34,6 +35,8 @@ _RECEIPT_HANDLE = re.compile(
 )
 _ATTEMPT = re.compile(r"attempt=(\d+)")
 _ASKED = "onceproof_asked"
+_PRIVATE = frozenset({"cognito-idp", "iam", "kms", "secretsmanager", "ssm", "sts"})
+"""Services whose requests may hold what must be in no log."""
 
 _environment = uuid.uuid4().hex
 _calls = itertools.count(1)
@@ -111,7 +114,7 @@ def _sent(request: Any, **_: Any) -> None:
         path=urlsplit(request.url).path,
         target=headers.get("X-Amz-Target"),
         content_type=headers.get("Content-Type"),
-        request=_text(request.body),
+        request=None if service in _PRIVATE else _text(request.body),
     )
 
 
@@ -129,6 +132,7 @@ def _answered(
     response_dict: Mapping[str, Any] | None,
     exception: BaseException | None,
     context: Mapping[str, Any],
+    event_name: str,
     **_: Any,
 ) -> None:
     """After each wire attempt."""
@@ -139,14 +143,16 @@ def _answered(
     if response_dict is None:
         _write("reply", call=call, at=time.time_ns(), failed=type(exception).__name__)
         return
-    headers = response_dict["headers"]
+    status, headers = response_dict["status_code"], response_dict["headers"]
+    # Of other services an error alone: their replies may hold anything.
+    told = event_name.startswith("response-received.dynamodb.") or status >= 400
     _write(
         "reply",
         call=call,
         at=time.time_ns(),
-        status=response_dict["status_code"],
+        status=status,
         error_type=headers.get("x-amzn-errortype"),
-        reply=_text(response_dict["body"]),
+        reply=_text(response_dict["body"]) if told else None,
     )
 
 

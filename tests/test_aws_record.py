@@ -26,6 +26,7 @@ import json, os
 import boto3
 client = boto3.client("dynamodb")
 name = os.environ["TABLE_NAME"]
+secrets = boto3.client("secretsmanager")
 def handler(event, context):
     for record in event["Records"]:
         order = json.loads(record["body"])
@@ -42,6 +43,8 @@ def handler(event, context):
         except client.exceptions.ConditionalCheckFailedException as error:
             assert "Item" not in error.response
         print("SECRET=" + os.environ["SECRET"])
+        secrets.put_secret_value(SecretId=name, SecretString="kept-to-myself")
+        assert secrets.get_secret_value(SecretId=name)["SecretString"] == "kept-to-myself"
     return {"processed": not there, "duplicate": there}
 """
 
@@ -60,6 +63,9 @@ def test_calls_items_and_results_of_a_deployed_function(
         FunctionName=stack.function, Environment={"Variables": {**variables, "SECRET": "s3cret"}}
     )
     before = settings_of(functions, stack.function)
+    boto3.client(
+        "secretsmanager", endpoint_url=emulator_url, region_name="us-east-1"
+    ).create_secret(Name=stack.table, SecretString="kept-to-myself")
     (tmp_path / "loadtest.toml").write_text(
         f'[[table]]\nname = "{stack.table}"\nkey = "id"\n[result]\nprocessed = "processed"\n'
         'duplicate = "duplicate"\n'
@@ -81,6 +87,8 @@ def test_calls_items_and_results_of_a_deployed_function(
         ("GetItem", "accepted"): 4,
         ("PutItem", "accepted"): 4,
         ("DeleteItem", "rejected"): 4,
+        ("PutSecretValue", "accepted"): 4,
+        ("GetSecretValue", "accepted"): 4,
     }
     overwritten = "action = 'put' AND before <> '{}' AND before = after"
     assert len(run.rows(f"SELECT * FROM call_items WHERE {overwritten}")) == 2
@@ -93,6 +101,7 @@ def test_calls_items_and_results_of_a_deployed_function(
     assert settings_of(functions, stack.function) == before
     assert (handler, layers) == before[:2]
     assert functions.list_layers()["Layers"] == []
+    assert run.holds("kept-to-myself") == []
     for path in run.holds("s3cret"):
         assert path.name == "function.log", "what the handler prints is its own"
     log = (run.path / "function.log").read_text()

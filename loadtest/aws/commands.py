@@ -104,7 +104,8 @@ def check_place(account_id: str, region: str, identity: Identity, what: Path) ->
     if (account_id, region) != (identity.account_id, identity.region):
         raise UsageError(
             f"{what} is of account {account_id}, region {region}, and the credentials are for "
-            f"{identity}. Use that account (--profile, --region)."
+            f"{identity}. Use that account (--profile, --region); a new stack can have another "
+            "--name."
         )
 
 

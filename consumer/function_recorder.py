@@ -5,8 +5,9 @@ which runs unchanged. Standard library and botocore only: this one file is put b
 
 Each line has the member ``onceproof``: ``start`` and ``end`` of an invocation, ``call`` for each
 wire attempt when it is sent, ``reply`` when it is answered. Times are nanoseconds since epoch of
-this environment's clock. Receipt handles, signatures, headers, what is said to services that keep
-secrets, and replies of other services than DynamoDB are left out; texts are bounded.
+this environment's clock. Receipt handles, signatures, headers and what is said to services that
+keep secrets are left out, and of services other than DynamoDB all replies but errors and the ids of
+what was sent; texts are bounded.
 
 Of a put or delete, and of an update that asks for no values, the old item is asked for
 (``ALL_OLD``, which costs nothing) and taken out of what the function sees again.
@@ -37,6 +38,7 @@ _ATTEMPT = re.compile(r"attempt=(\d+)")
 _ASKED = "onceproof_asked"
 _PRIVATE = frozenset({"cognito-idp", "iam", "kms", "secretsmanager", "ssm", "sts"})
 """Services whose requests may hold what must be in no log."""
+_SENDS = (".Publish", ".PublishBatch", ".SendMessage", ".SendMessageBatch")
 
 _environment = uuid.uuid4().hex
 _calls = itertools.count(1)
@@ -144,8 +146,9 @@ def _answered(
         _write("reply", call=call, at=time.time_ns(), failed=type(exception).__name__)
         return
     status, headers = response_dict["status_code"], response_dict["headers"]
-    # Of other services an error alone: their replies may hold anything.
+    # Of other services an error, and the ids of what was sent: their replies may hold anything.
     told = event_name.startswith("response-received.dynamodb.") or status >= 400
+    told = told or event_name.endswith(_SENDS)
     _write(
         "reply",
         call=call,

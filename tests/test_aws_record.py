@@ -26,7 +26,7 @@ import json, os
 import boto3
 client = boto3.client("dynamodb")
 name = os.environ["TABLE_NAME"]
-secrets = boto3.client("secretsmanager")
+secrets, sns = boto3.client("secretsmanager"), boto3.client("sns")
 def handler(event, context):
     for record in event["Records"]:
         order = json.loads(record["body"])
@@ -43,6 +43,7 @@ def handler(event, context):
         except client.exceptions.ConditionalCheckFailedException as error:
             assert "Item" not in error.response
         print("SECRET=" + os.environ["SECRET"])
+        sns.publish(TopicArn=os.environ["TOPIC"], Message=record["body"])
         secrets.put_secret_value(SecretId=name, SecretString="kept-to-myself")
         assert secrets.get_secret_value(SecretId=name)["SecretString"] == "kept-to-myself"
     return {"processed": not there, "duplicate": there}
@@ -59,16 +60,20 @@ def test_calls_items_and_results_of_a_deployed_function(
 ) -> None:
     stack = deployed(emulator_url, f"t{secrets.token_hex(3)}", source=CARELESS)
     handler, layers, variables = settings_of(functions, stack.function)
+    common: dict[str, Any] = {"endpoint_url": emulator_url, "region_name": "us-east-1"}
+    topic = boto3.client("sns", **common).create_topic(Name=f"{stack.name}-receipts")["TopicArn"]
+    boto3.client("secretsmanager", **common).create_secret(
+        Name=stack.table, SecretString="kept-to-myself"
+    )
+    own = {**variables, "SECRET": "s3cret", "TOPIC": topic}
     functions.update_function_configuration(
-        FunctionName=stack.function, Environment={"Variables": {**variables, "SECRET": "s3cret"}}
+        FunctionName=stack.function, Environment={"Variables": own}
     )
     before = settings_of(functions, stack.function)
-    boto3.client(
-        "secretsmanager", endpoint_url=emulator_url, region_name="us-east-1"
-    ).create_secret(Name=stack.table, SecretString="kept-to-myself")
     (tmp_path / "loadtest.toml").write_text(
         f'[[table]]\nname = "{stack.table}"\nkey = "id"\n[result]\nprocessed = "processed"\n'
-        'duplicate = "duplicate"\n'
+        f'duplicate = "duplicate"\n[[effect]]\ncall = "sns:Publish"\nkey = "id"\n'
+        f'resource = "{stack.name}-receipts"\n'
     )
     ended = loadtest(
         *("run", "--target", "aws", "--function", stack.function, "--record", "--yes"),
@@ -80,13 +85,14 @@ def test_calls_items_and_results_of_a_deployed_function(
     assert f"changes function {stack.function}: a layer, the handler setting" in ended.said
     run = only_run(tmp_path)
     assert run.info.not_observable.keys() == {Observation.OTHER_ITEMS, Observation.DELETES}
-    assert run.findings() == {FindingKind.OVERWRITE: 2}
+    assert run.findings() == {FindingKind.OVERWRITE: 2, FindingKind.DUPLICATE_EFFECT: 2}
 
     calls = run.rows("SELECT operation, decision, count(*) AS n FROM calls GROUP BY ALL")
     assert {(row["operation"], row["decision"]): row["n"] for row in calls} == {
         ("GetItem", "accepted"): 4,
         ("PutItem", "accepted"): 4,
         ("DeleteItem", "rejected"): 4,
+        ("Publish", "accepted"): 4,
         ("PutSecretValue", "accepted"): 4,
         ("GetSecretValue", "accepted"): 4,
     }

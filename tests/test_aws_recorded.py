@@ -12,6 +12,8 @@ from analysis.schema import (
     Call,
     CallItem,
     Decision,
+    Effect,
+    EffectInfo,
     Invocation,
     Message,
     MessageKind,
@@ -79,6 +81,7 @@ def rows(*lines: str, batch: bool = False) -> tuple[Recorded, list[Any]]:
         {"m": message},
         report_batch_item_failures=batch,
         result_fields=ResultInfo("done", "again"),
+        effects=[EffectInfo("sns", "Publish", "receipts", "id", "sns:Publish receipts")],
         next_call_id=itertools.count(1).__next__,
     )
     one = logged(*lines)
@@ -138,7 +141,10 @@ def test_what_a_put_replaced_is_known_and_what_a_transaction_replaced_is_not() -
 
 
 def test_other_services_and_unknown_tables_are_calls_without_items() -> None:
-    publish = "Action=Publish&TopicArn=arn%3Aaws%3Asns%3Aeu-west-1%3A1%3Areceipts"
+    publish = (
+        "Action=Publish&TopicArn=arn%3Aaws%3Asns%3Aeu-west-1%3A1%3Areceipts"
+        "&Message=%7B%22id%22%3A+%22a%22%7D"
+    )
     form = {
         "service": "sns",
         "target": None,
@@ -153,6 +159,7 @@ def test_other_services_and_unknown_tables_are_calls_without_items() -> None:
         reply(2),
         end(),
     )
+    assert made.pop(1) == Effect(1, 1, 1, "a", Decision.ACCEPTED)
     assert [(row.service, row.operation, row.resource) for row in made] == [
         ("sns", "Publish", "receipts"),
         ("dynamodb", "PutItem", "elsewhere"),

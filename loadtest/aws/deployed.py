@@ -39,6 +39,7 @@ class DeployedQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeployedTable:
+    declared: str  # its name in the configuration
     info: TableInfo  # with its real name
     arn: str
     stream_arn: str | None  # None: it has no stream that shows whole items
@@ -378,6 +379,7 @@ def _table(
     view = str(stream.get("StreamViewType")) if stream.get("StreamEnabled") else None
     whole = view == "NEW_AND_OLD_IMAGES"
     return DeployedTable(
+        declared=table.name,
         info=table_info(table, name),
         arn=str(described.get("TableArn") or arn_of(account.identity, Kind.TABLE, name)),
         stream_arn=str(described["LatestStreamArn"]) if whole else None,

@@ -12,6 +12,7 @@ from analysis.schema import (
     Call,
     CallItem,
     Decision,
+    EffectInfo,
     Invocation,
     Message,
     Outcome,
@@ -25,6 +26,7 @@ from analysis.text import count
 from consumer import aws_wire, dynamodb_wire
 from consumer.batch_response import fates
 from consumer.dynamodb_wire import Exchange
+from consumer.effects import Effects
 from loadtest.aws.logs import Logged
 
 _Line = Mapping[str, Any]
@@ -96,11 +98,13 @@ class Recorded:
         *,
         report_batch_item_failures: bool,
         result_fields: ResultInfo,
+        effects: Sequence[EffectInfo],
         next_call_id: Callable[[], int],
     ) -> None:
         """
         :param tables: with their real names.
         :param messages: by SQS message id, those that the queue accepted.
+        :param effects: the calls that count as side effects; their numbers are their positions.
         """
         self._keys = {
             table.name: tuple(name for name in (table.key, table.sort) if name is not None)
@@ -109,6 +113,7 @@ class Recorded:
         self._messages = messages
         self._report_batch_item_failures = report_batch_item_failures
         self._result_fields = result_fields
+        self._effects = Effects(effects)
         self._next_call_id = next_call_id
         self._tokens: set[str] = set()  # of transactions that were made
         self._environments: dict[str, int] = {}
@@ -176,10 +181,11 @@ class Recorded:
         subject = aws_wire.subject(sent["method"], sent["path"], present, body)
         exchange = _exchange(subject, answered)
         call_id = self._next_call_id()
-        request = dynamodb_wire.parse(subject.operation, body)
+        is_dynamodb = subject.service == "dynamodb"
+        request = dynamodb_wire.parse(subject.operation, body) if is_dynamodb else None
         decided = exchange.decision
         rows: list[CallItem] = []
-        if subject.service == "dynamodb" and request is not None:
+        if request is not None:
             exchange = replace(exchange, replayed=request.token in self._tokens)
             rows = self._items(request, exchange, call_id)
             if request.token is not None and decided is Decision.ACCEPTED:
@@ -199,6 +205,13 @@ class Recorded:
             error_code=exchange.code,
         )
         yield from rows
+        writes = rows if request is not None and request.writes and rows else None
+        yield from self._effects.settled(
+            self._effects.asked(call_id, subject, sent["path"], body, request),
+            decided,
+            ((answered or {}).get("reply") or "").encode(),
+            writes,
+        )
 
     def _items(
         self, request: dynamodb_wire.Request, exchange: Exchange, call_id: int

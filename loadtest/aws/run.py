@@ -22,6 +22,7 @@ from analysis.schema import (
     NO_ITEM,
     Call,
     DeployedInfo,
+    EffectInfo,
     Message,
     Observation,
     Phase,
@@ -155,6 +156,11 @@ def run_deployed(
             "--fault: faults are made to happen by this tool's own mapping and gateway; a deployed "
             "function has neither. Leave them out, or run the handler here (--code, --handler)."
         )
+    if asked.record and any(effect.service == "http" for effect in settings.effects):
+        raise UsageError(
+            "[[effect]] call: a recorder sees AWS calls only, so whether an HTTP call was made "
+            "once cannot be told of a deployed function. Leave that effect out, or --record."
+        )
     if settings.order.has_objects:
         raise UsageError(
             "[order] envelope: messages that tell of objects in a bucket can be sent to a local "
@@ -217,6 +223,17 @@ async def _look(
         reporter.plan([*lines, *_changes(asked, deployed)])
         safety.check_ceilings(plan, estimated, settings.aws)
         return deployed, account.identity
+
+
+def _real_effects(settings: Settings, deployed: Deployed) -> tuple[EffectInfo, ...]:
+    """With tables as they are really called; topics and queues have no other names here."""
+    names = {table.declared: table.info.name for table in deployed.tables}
+    return tuple(
+        replace(effect, resource=names.get(effect.resource or "", effect.resource))
+        if effect.service == "dynamodb"
+        else effect
+        for effect in settings.effects
+    )
 
 
 def _changes(asked: Asked, deployed: Deployed) -> Iterable[tuple[str, str]]:
@@ -300,6 +317,7 @@ def run_info(
             "python": platform.python_version(),
             **{name: version(name) for name in ("boto3", "botocore", "duckdb")},
         },
+        effects=_real_effects(settings, deployed),
         not_observable={**UNRECORDED, **NEVER_SEEN},
         deployed=DeployedInfo(
             account_id=identity.account_id,
@@ -723,6 +741,7 @@ class _Run:
             self.recorder.accepted,
             report_batch_item_failures=self.deployed.report_batch_item_failures,
             result_fields=self.info.result,
+            effects=self.info.effects,
             next_call_id=partial(self.recorder.next_id, Call),
         )
 

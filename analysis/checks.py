@@ -139,7 +139,7 @@ CHECKS: tuple[Check, ...] = (
         "times are from one clock; equal times are concurrent; an unknown write may have happened",
         "For order {order_key}, {what}, and no write that began before could have caused it.",
         needs=_WRITES,
-        sees=(Observation.CALLS,),
+        sees=(Observation.CALLS, Observation.ORDER),
     ),
     Check(
         FindingKind.SELF_CONFLICT,

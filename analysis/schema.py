@@ -98,6 +98,7 @@ class Observation(StrEnum):
     DELIVERIES = "deliveries"  # which message was given to which invocation
     ENDS = "ends"  # whether each message was deleted or dead-lettered
     DELETES = "deletes"  # when it was deleted
+    ORDER = "order"  # which of two calls of different environments came first: one clock
     RESULTS = "results"  # what the consumer reported for each message
     ITEMS = "items"  # final items of the run's own orders
     OTHER_ITEMS = "other-items"  # all others, of reference tables too

@@ -84,7 +84,11 @@ def test_calls_items_and_results_of_a_deployed_function(
     assert ended.code == 1, ended.said
     assert f"changes function {stack.function}: a layer, the handler setting" in ended.said
     run = only_run(tmp_path)
-    assert run.info.not_observable.keys() == {Observation.OTHER_ITEMS, Observation.DELETES}
+    assert run.info.not_observable.keys() == {
+        Observation.DELETES,
+        Observation.ORDER,
+        Observation.OTHER_ITEMS,
+    }
     assert run.findings() == {FindingKind.OVERWRITE: 2, FindingKind.DUPLICATE_EFFECT: 2}
 
     calls = run.rows("SELECT operation, decision, count(*) AS n FROM calls GROUP BY ALL")

@@ -109,6 +109,7 @@ def test_reference_handler_with_a_stream(emulator_url: str, tmp_path: Path) -> N
         Observation.CALLS,
         Observation.RESULTS,
         Observation.DELETES,
+        Observation.ORDER,
         Observation.OTHER_ITEMS,
     }
     unseen = {c.kind for c in verdict.checks if c.status is CheckStatus.NOT_OBSERVABLE}

@@ -34,6 +34,8 @@ UNRECORDED = {
 NEVER_SEEN = {
     Observation.DELETES: "When the mapping deletes a message is not to be seen; it is taken to be "
     "when the last invocation that had it ended.",
+    Observation.ORDER: "Each environment has a clock of its own, so it is not known which of two "
+    "calls came first where they are close.",
     Observation.OTHER_ITEMS: "In an account only the run's own items are read.",
 }
 

@@ -71,7 +71,15 @@ async def test_finds_what_is_deployed(tmp_path: Path) -> None:
     assert found.dead_letter_queue.name == "orders-dlq"
     # The variable that the configuration says holds the table's name.
     assert [one.info.name for one in found.tables] == ["shop-orders"]
-    assert found.log_group == f"/aws/lambda/{FUNCTION}"
+    assert (found.log_group, found.logs_invocations) == (f"/aws/lambda/{FUNCTION}", True)
+
+
+async def test_a_log_of_its_own_choice(tmp_path: Path) -> None:
+    about = {"LogFormat": "JSON", "SystemLogLevel": "WARN", "LogGroup": "shared"}
+    async with _looking(tmp_path) as find:
+        found = await find({GET_FUNCTION: function(LoggingConfig=about)})
+    assert (found.log_group, found.has_own_log_group) == ("shared", False)
+    assert not found.logs_invocations
 
 
 _NOT_READY: list[tuple[dict[str, Script], int, str]] = [

@@ -64,6 +64,7 @@ class Deployed:
     runtime: str
     log_group: str
     has_own_log_group: bool  # no other function logs there
+    logs_invocations: bool  # False: its system log level leaves START and REPORT out
     mapping_id: str
     batch_size: int
     batching_window_s: int
@@ -128,6 +129,7 @@ async def find_deployed(
         runtime=str(about.get("Runtime", "image")),
         log_group=group,
         has_own_log_group=group == own_group,
+        logs_invocations=logging.get("SystemLogLevel") != "WARN",
         mapping_id=str(mapping["UUID"]),
         batch_size=int(mapping.get("BatchSize", 10)),
         batching_window_s=int(mapping.get("MaximumBatchingWindowInSeconds") or 0),

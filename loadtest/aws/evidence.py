@@ -82,7 +82,7 @@ def _unseen(
     if not invocations:
         return (
             "The function's log shows no invocation (START lines): may its role write logs, and "
-            "is its system log level above WARN?"
+            "is its system log level INFO or DEBUG?"
         )
     if not all_whole:
         return "The function's log had not told all in time: lines of some invocations are missing."

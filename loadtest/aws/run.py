@@ -653,7 +653,7 @@ class _Run:
         accepted = self.recorder.accepted
         found = attribute(invocations, accepted, self.deployed.batch_size, all_whole=True)
         if not found.sqs_ids:
-            return bool(invocations) or not accepted
+            return bool(invocations) or not accepted or not self.deployed.logs_invocations
         return found.unseen is None
 
     def _own_invocations(self, invocations: Iterable[Logged], started_at: int) -> list[Logged]:

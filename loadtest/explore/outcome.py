@@ -114,7 +114,11 @@ def outcome_page(outcome: Exploration, asked: Mapping[str, Any]) -> Page:
             for one in outcome.rungs
         ),
         settings=(
-            *((name, str(value)) for name, value in asked.items() if name != "rungs"),
+            *(
+                (name, ", ".join(value) if isinstance(value, list) else str(value))
+                for name, value in asked.items()
+                if name != "rungs"
+            ),
             ("start-up", f"{outcome.start_up_s:.2f} s"),
             ("after it", f"{outcome.seconds:.2f} s"),
         ),

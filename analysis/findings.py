@@ -261,3 +261,12 @@ class Verdict:
     control: Control | None = None  # None: none was asked for
     not_observable: dict[Observation, str] = field(default_factory=dict)
     """What the run could not show, and why. What is counted of it is not what happened."""
+
+    @property
+    def is_told_apart(self) -> bool:
+        """False when nothing says which results mean processed and which mean duplicate."""
+        return self.counts.processed + self.counts.duplicates > 0 or all(
+            check.status is not CheckStatus.NOT_OBSERVABLE
+            for check in self.checks
+            if check.kind is FindingKind.RESULT_MISMATCH
+        )

@@ -356,6 +356,10 @@ def _utc(time: int | datetime) -> str:
 def _numbers(verdict: Verdict) -> list[Figure]:
     counts, exposure = verdict.counts, verdict.exposure
     findings = sum(check.count for check in verdict.checks)
+    apart: tuple[int | None, int | None] = (counts.processed, counts.duplicates)
+    untold = ""
+    if not verdict.is_told_apart:
+        apart, untold = (None, None), "not told apart"
     figures = [
         Figure("messages sent", counts.accepted_messages, _planned(counts)),
         Figure("orders", counts.orders),
@@ -373,8 +377,8 @@ def _numbers(verdict: Verdict) -> list[Figure]:
             f"and {counts.unknown_writes:,} unknown",
             of=Observation.CALLS,
         ),
-        Figure("reported processed", counts.processed, of=Observation.RESULTS),
-        Figure("reported duplicate", counts.duplicates, of=Observation.RESULTS),
+        Figure("reported processed", apart[0], untold, of=Observation.RESULTS),
+        Figure("reported duplicate", apart[1], untold, of=Observation.RESULTS),
         Figure("reported failed", counts.failed, of=Observation.RESULTS),
         Figure("acknowledged", counts.deleted, "deleted from the queue", of=Observation.ENDS),
         Figure("dead-lettered", counts.dead_lettered, of=Observation.ENDS),

@@ -142,7 +142,9 @@ def _counted(verdict: Verdict) -> str:
         (
             Observation.RESULTS not in hidden,
             f"{counts.processed:,} processed, {counts.duplicates:,} duplicate, "
-            f"{counts.failed:,} failed;",
+            f"{counts.failed:,} failed;"
+            if verdict.is_told_apart
+            else f"{counts.failed:,} failed;",
         ),
         (
             Observation.ENDS not in hidden,

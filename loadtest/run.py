@@ -25,7 +25,7 @@ from analysis.errors import (
 )
 from analysis.findings import Verdict
 from analysis.report import write_outputs
-from analysis.schema import PlanInfo, RunInfo, RunStatus
+from analysis.schema import PlanInfo, ResultInfo, RunInfo, RunStatus
 from analysis.store import finish_evidence, load_run
 from analysis.text import count
 from analysis.verdict import CONTROL_DIRECTORY, judge, write_verdict
@@ -47,6 +47,7 @@ _PROGRESS_EVERY_S = 0.25
 _GRACE_S = 10.0
 """After Ctrl-C, what is under way may finish for this long."""
 _LISTED = 20
+_NAMED = 2  # messages that did not settle; the evidence has them all
 
 
 def new_stamp(clock: Clock) -> str:
@@ -492,26 +493,27 @@ async def _watch(stage: Stage, planned: int, clock: Clock, reporter: Reporter) -
                 dead_lettered=tally.dead_lettered,
                 queue_depth=tally.visible,
                 left_s=left_s,
+                is_told_apart=stage.settings.result_info() != ResultInfo(),
             )
         )
         await asyncio.sleep(_PROGRESS_EVERY_S)
 
 
 def _left_over(stage: Stage, plan: Plan) -> Sequence[str]:
-    """One sentence for each message that was accepted and never settled, the first ones."""
-    unsettled = sorted(stage.ledger.expected - stage.ledger.settled)
+    """What was never sent, and the first of what was and never settled."""
     said = []
-    for number in unsettled[:_LISTED]:
+    unsent = len(plan.messages) - stage.sent.accepted - stage.sent.refused
+    if unsent:
+        said.append(f"{unsent} messages of the plan were never sent")
+    unsettled = sorted(stage.ledger.expected - stage.ledger.settled)
+    for number in unsettled[:_NAMED]:
         message = plan.messages[number - 1]
         said.append(
             f"message {number} ({message.kind} of order {message.order_key}) was neither "
             "acknowledged nor dead-lettered"
         )
-    if len(unsettled) > _LISTED:
-        said.append(f"and {len(unsettled) - _LISTED} more")
-    unsent = len(plan.messages) - stage.sent.accepted - stage.sent.refused
-    if unsent:
-        said.append(f"{unsent} messages of the plan were never sent")
+    if len(unsettled) > _NAMED:
+        said.append(f"nor were {len(unsettled) - _NAMED} more")
     return said
 
 

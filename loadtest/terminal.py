@@ -53,6 +53,7 @@ class Snapshot:
     queue_depth: int
     left_s: float | None  # None: not to be told yet
     has_results: bool = True  # False: nobody sees what the handler reports
+    is_told_apart: bool = True  # False: [result] does not say what it reports of a copy
 
     @property
     def left(self) -> str:
@@ -62,19 +63,24 @@ class Snapshot:
         why = ", until failed messages come back" if idle else ""
         return f"about {self.left_s:.0f} s left{why}"
 
+    @property
+    def results(self) -> tuple[str, ...]:
+        if not self.has_results:
+            return ()
+        apart = (f"processed {self.processed}", f"duplicates {self.duplicates}")
+        ends = (f"failed {self.failed}", f"dead-lettered {self.dead_lettered}")
+        return apart + ends if self.is_told_apart else ends
+
     def line(self) -> str:
         left = f", {self.left}" if self.left else ""
-        results = (
-            f"processed {self.processed}  duplicates {self.duplicates}  failed {self.failed}  "
-            f"dead-lettered {self.dead_lettered}  "
-            if self.has_results
-            else ""
+        figures = (
+            f"sent {self.sent}/{self.planned}",
+            f"settled {self.settled}/{self.planned}",
+            f"in flight {self.in_flight}",
+            *self.results,
+            f"queue {self.queue_depth}{left}",
         )
-        return (
-            f"{self.elapsed_s:5.1f} s  sent {self.sent}/{self.planned}  "
-            f"settled {self.settled}/{self.planned}  in flight {self.in_flight}  "
-            f"{results}queue {self.queue_depth}{left}"
-        )
+        return f"{self.elapsed_s:5.1f} s  {'  '.join(figures)}"
 
 
 class Reporter(Protocol):
@@ -164,16 +170,8 @@ def _live_view(snapshot: Snapshot) -> Group:
             snapshot.left if name == "settled" else f"{snapshot.elapsed_s:.0f} s",
         )
     figures = Table.grid(padding=(0, 3))
-    results = (
-        f"processed {snapshot.processed}",
-        f"duplicates {snapshot.duplicates}",
-        f"failed {snapshot.failed}",
-        f"dead-lettered {snapshot.dead_lettered}",
-    )
     figures.add_row(
-        f"in flight {snapshot.in_flight}",
-        *(results if snapshot.has_results else ()),
-        f"queue {snapshot.queue_depth}",
+        f"in flight {snapshot.in_flight}", *snapshot.results, f"queue {snapshot.queue_depth}"
     )
     return Group(bars, figures)
 
@@ -270,6 +268,12 @@ _COUNTED_FROM = {
 }
 
 
+_TOO_LITTLE_RACED = (
+    "  More environments (--concurrency), more --copies or smaller batches bring more of them "
+    "together."
+)
+
+
 def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Path) -> None:
     """The short table, one line a rule, the findings by kind, and where the report is."""
     counts = verdict.counts
@@ -290,7 +294,9 @@ def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Pat
         (
             "results",
             counts.processed + counts.duplicates + counts.failed,
-            f"{counts.processed} processed, {counts.duplicates} duplicate, {counts.failed} failed",
+            f"{counts.processed} processed, {counts.duplicates} duplicate, {counts.failed} failed"
+            if verdict.is_told_apart
+            else "failed; the others are not told apart",
         ),
         ("acknowledged", counts.deleted, ""),
         ("dead-lettered", counts.dead_lettered, ""),
@@ -316,6 +322,9 @@ def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Pat
         mark = Text("✓ ", "green") if rule.passed else Text("✗ ", "red")
         wanted = "" if rule.passed else f" (required: {rule.required})"
         console.print(mark + Text(f"{rule.name}: {rule.actual}{wanted}"))
+        seen = Observation.DELIVERIES not in verdict.not_observable
+        if rule.name == "exposure" and not rule.passed and seen:
+            console.print(Text(_TOO_LITTLE_RACED, style="dim"))
     for check in verdict.checks:
         if check.status is CheckStatus.FOUND:
             console.print()
@@ -328,7 +337,7 @@ def print_verdict(console: Console, verdict: Verdict, run_dir: Path, report: Pat
     console.print(Text(verdict.verdict, style=_STYLES[verdict.verdict]), end="")
     console.print(Text("".join(f"  {reason}" for reason in verdict.reasons)))
     console.print(Text(f"report  {report}"), soft_wrap=True)
-    console.print(Text(f"again   loadtest report {run_dir}"), soft_wrap=True)
+    console.print(Text(f"rejudge loadtest report {run_dir}"), soft_wrap=True)
 
 
 _COMPARED = {

@@ -85,7 +85,9 @@ def _sentence(detail: ErrorDetails, model: type[Section]) -> str:
     context = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
-            return "is missing"
+            about = model.model_fields.get(str(detail["loc"][-1]))
+            what = about.description if about else None
+            return f"is missing: {what}" if what else "is missing"
         case "extra_forbidden":
             return unknown(str(detail["loc"][-1]), names_of(model))
         case "value_error":

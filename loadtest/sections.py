@@ -67,7 +67,7 @@ _Texts = Annotated[
 
 class HandlerSettings(Section):
     code: Annotated[Path, Field(strict=False)]
-    handler: str
+    handler: str = Field(description="module.function, as Lambda names it (--handler)")
     timeout_s: float = Field(3.0, alias="timeout", gt=0, le=900)
     """Lambda's own default and highest value."""
     environment: Mapping[str, str] = Field({}, repr=False)

@@ -112,7 +112,7 @@ def test_a_handler_that_does_not_start(
     [
         (["--code", "nowhere"], ["--code: no such directory", "nowhere"]),
         (["--code", "src", "--handler", "app"], ["--handler", "module.function", '"app"']),
-        (["--code", "src"], ["handler.handler: is missing"]),
+        (["--code", "src"], ["handler.handler: is missing: module.function"]),
         (["--orders", "0"], ["--orders: must be at least 1 (got 0)"]),
         (["--rate", "fast"], ["--rate", '"max" or a number', '"fast"']),
         (["--conflicts", "nan"], ["--conflicts", "must be"]),

@@ -454,7 +454,10 @@ TABLE = '[[table]]\nname = "orders"\nkey = "id"\n'
         ("[handler]\ntimeout = 901", "handler.timeout: must be at most 900 (got 901)"),
         ("[handler]\ntimeout = 0", "handler.timeout: must be above 0 (got 0)"),
         ("[handler]\ntimeout = nan", "handler.timeout: must be a finite number (got NaN)"),
-        ("[handler]\ncode = '.'", "handler.handler: is missing"),
+        (
+            "[handler]\ncode = '.'",
+            "handler.handler: is missing: module.function, as Lambda names it (--handler)",
+        ),
         ("[handler]\ncode = 5\nhandler = 'a.b'", "handler.code: must be text (got 5)"),
         (
             "[handler]\nhandler = '.b'",

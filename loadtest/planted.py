@@ -208,7 +208,6 @@ PLANTED: tuple[Planted, ...] = (
         ("K6",),
         ("poison-acknowledged", "poison-stored"),
         settings={"order": {"poison": ["missing-field"]}, "load": {"poison": 0.5}},
-        explore=_AND_POISON,
     ),
     Planted(
         "narrow_key",
@@ -230,7 +229,8 @@ PLANTED: tuple[Planted, ...] = (
         BugKind.COMPARE,
         ("P9",),
         ("conflict-acknowledged",),
-        settings={"order": _SKU, "load": {"conflicts": 0.5}},
+        # The field that is not compared, so that the one conflict that is explored shows it.
+        settings={"order": {**_SKU, "conflict": ["sku"]}, "load": {"conflicts": 0.5}},
         explore=_AND_CONFLICT,
     ),
     Planted(

@@ -276,6 +276,14 @@ def _guarantee(done: Sequence[Explored], asked: Asked) -> str:
     }
     told = guarantee(clean, asked=asked.rungs, of=asked.of)
     several = "several" if asked.batch == 1 else f"more than {asked.batch}"
+    others = [
+        text
+        for text, is_asked in (
+            ("conflicts in other details", asked.conflict),
+            ("other messages that no handler can accept", asked.poison),
+        )
+        if is_asked  # the seed chose one
+    ]
     worth = ""
     if any(isinstance(one, Executed) for one in clean.values()):
         worth = (
@@ -283,9 +291,10 @@ def _guarantee(done: Sequence[Explored], asked: Asked) -> str:
             "every order of calls that matters was carried out with the values that the handler "
             "had in that execution, and other values may lead it elsewhere."
         )
+    told = ", ".join([told.removesuffix("."), *others])
     return (
-        f"{told.removesuffix('.')}, {several} messages in one event, and what a process keeps from "
-        f"one run to the next (each run is in a fresh process).{worth}"
+        f"{told}, {several} messages in one event, and what a process keeps from one run to the "
+        f"next (each run is in a fresh process).{worth}"
     )
 
 

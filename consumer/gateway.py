@@ -591,7 +591,7 @@ class Gateway:
                 call_id=call.call_id,
                 detail=injection.detail,
             )
-        return replace(attempt, call=replace(call, fault=fault_text(injection.strike)))
+        return replace(attempt, call=replace(call, fault=fault_text(injection.strike.rule)))
 
     async def _hold(self, request: web.BaseRequest, seconds: float) -> None:
         """Wait, unless the handler goes away or the gateway closes."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from analysis.schema import Fault, Message, MessageKind
 from consumer.clock import Clock
-from consumer.faults import LASTING, FaultName, FaultPlan, Place, Strike, Where
+from consumer.faults import LASTING, FaultName, FaultPlan, FaultRule, Place, Strike, Where
 from consumer.recorder import Recorder
 
 
@@ -174,7 +174,7 @@ class Injector:
         )
 
 
-def fault_text(strike: Strike) -> str:
+def fault_text(rule: FaultRule) -> str:
     """How ``calls.fault`` names it: ``throttle:lasting``."""
-    parts = (strike.name, strike.rule.option, LASTING if strike.rule.lasting else None)
+    parts = (rule.name, rule.option, LASTING if rule.lasting else None)
     return ":".join(part for part in parts if part)

@@ -8,6 +8,7 @@ import os
 import platform
 import secrets
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,7 +32,6 @@ from analysis.text import count
 from analysis.verdict import CONTROL_DIRECTORY, judge, write_verdict
 from consumer.clock import Clock
 from consumer.faults import FaultRule
-from consumer.injector import Injector
 from loadtest import __version__
 from loadtest.config import Settings, real_effects
 from loadtest.control import control_settings
@@ -159,7 +159,6 @@ def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list
     """The resolved plan, as it is printed before the start."""
     load, queue = settings.load, settings.queue
     rate = "as fast as possible" if load.rate_per_s is None else f"{load.rate_per_s:g} a second"
-    rules = [rule_text(rule) for rule in settings.faults.rules]
     effects = [f"{effect.name}, one an order by {effect.key}" for effect in settings.effects]
     lines = [
         ("handler", f"{settings.handler.handler} in {settings.handler.code}"),
@@ -180,11 +179,19 @@ def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list
             f"{queue.max_receive_count} receives before the dead-letter queue",
         ),
     ]
-    for name, texts in (("faults", rules), ("effects", effects)):
-        if len(texts) > _LISTED:
-            texts[_LISTED:] = [f"and {len(texts) - _LISTED} more"]
-        lines += [(name if number == 0 else "", text) for number, text in enumerate(texts)]
-    return lines
+    return [*lines, *fault_lines(settings.faults.rules), *_listed("effects", effects)]
+
+
+def fault_lines(rules: Sequence[FaultRule]) -> list[tuple[str, str]]:
+    """The faults that are asked for, as they are printed before the start."""
+    return _listed("faults", [rule_text(rule) for rule in rules])
+
+
+def _listed(name: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    shown = list(texts[:_LISTED])
+    if len(texts) > _LISTED:
+        shown.append(f"and {len(texts) - _LISTED} more")
+    return [(name if number == 0 else "", text) for number, text in enumerate(shown)]
 
 
 class Stops:
@@ -402,7 +409,8 @@ async def flood(
             reporter.phase("flooding")
             await _carry_out(stage, settings, plan, stops, clock, reporter)
             await stage.finish()
-            for text in what_fired(settings.faults.rules, stage.injector):
+            injector = stage.injector
+            for text in what_fired(settings.faults.rules, injector.fired, injector.opportunities):
                 reporter.phase(text)
             ended = finished(info, stage, _status(stage, stops), clock)
             return replace(ended, left_over=tuple(_left_over(stage, plan)))
@@ -446,16 +454,21 @@ def finished(info: RunInfo, stage: Stage, status: RunStatus, clock: Clock) -> Ru
     )
 
 
-def what_fired(asked: Sequence[FaultRule], injector: Injector) -> Sequence[str]:
-    """One sentence for each fault rule: how often it was carried out, or why it never was."""
+def what_fired(
+    asked: Sequence[FaultRule], fired_by: Counter[int], matched: Counter[int]
+) -> Sequence[str]:
+    """One sentence for each fault rule: how often it was carried out, or why it never was.
+
+    :param fired_by: by the rule's number; ``matched``: the places where it could have struck.
+    """
     rules = list(enumerate(asked, 1))
     said = []
     if len(rules) > _LISTED:
-        total, struck = injector.fired.total(), len(+injector.fired)
+        total, struck = fired_by.total(), len(+fired_by)
         said.append(f"{count(total, 'fault')} fired, by {struck} of {len(rules)} rules")
-        rules = [(number, rule) for number, rule in rules if not injector.fired[number]]
+        rules = [(number, rule) for number, rule in rules if not fired_by[number]]
     for number, rule in rules[:_LISTED]:
-        fired, places = injector.fired[number], injector.opportunities[number]
+        fired, places = fired_by[number], matched[number]
         if fired:
             how = f"fired {count(fired, 'time')}, {count(places, 'place')} matched"
         elif places:

@@ -25,6 +25,7 @@ from analysis.schema import (
     TableRole,
     item_text,
 )
+from consumer.faults import FaultName, FaultRule
 from loadtest.aws.logs import Logged
 from loadtest.aws.recorded import Recorded, gap
 
@@ -76,13 +77,15 @@ def logged(*lines: str, outcome: Outcome | None = None) -> Logged:
 
 def rows(*lines: str, batch: bool = False) -> tuple[Recorded, list[Any]]:
     message = Message(3, "a", MessageKind.ORDER, "{}", "{}", 0)
+    numbers = itertools.count(1)
     recorded = Recorded(
         [TABLE],
         {"m": message},
         report_batch_item_failures=batch,
         result_fields=ResultInfo("done", "again"),
         effects=[EffectInfo("sns", "Publish", "receipts", "id", "sns:Publish receipts")],
-        next_call_id=itertools.count(1).__next__,
+        faults=[FaultRule(FaultName.LOST_REPLY)],
+        next_id=lambda _: next(numbers),
     )
     one = logged(*lines)
     return recorded, list(recorded.rows(one, recorded.invocation(one, ROW)))

@@ -208,15 +208,26 @@ def test_nothing_is_sent_that_is_not_allowed(emulator_url: str, tmp_path: Path) 
     assert not (tmp_path / "runs").exists()
 
 
+_DEPLOYED = ["--target", "aws", "--function", "f"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--target", "aws"], "--target aws needs --function"),
         (["--function", "f"], "are of --target aws: name that target as well"),
-        (["--target", "aws", "--function", "f", "--control"], "--control are of runs with"),
+        ([*_DEPLOYED, "--control"], "--control are of runs with"),
         (
-            ["--target", "aws", "--function", "f", "--fault", "throttle"],
-            "a deployed function has neither",
+            [*_DEPLOYED, "--fault", "throttle"],
+            "are made to happen by the recorder: add --record",
+        ),
+        (
+            [*_DEPLOYED, "--record", "--fault", "redeliver-during=0.1", "--fault", "clock"],
+            "--fault: redeliver-during, clock cannot be made to happen inside a deployed function",
+        ),
+        (
+            [*_DEPLOYED, "--record", "--fault", "lost-reply:silent"],
+            "the client's read timeout is not known. Use lost-reply",
         ),
         (["--target", "local", "--endpoint-url", "http://127.0.0.1:1"], "leave --endpoint-url out"),
         (["--target", "endpoint"], "--target endpoint needs --endpoint-url"),

@@ -553,7 +553,7 @@ def carried_out(cwd: Path, rules: Iterable[FaultRule], places: int, fired: int) 
         if strike is not None and number <= fired:
             injector.fire(strike)
     recorder.close()
-    return list(what_fired(plan.rules, injector))
+    return list(what_fired(plan.rules, injector.fired, injector.opportunities))
 
 
 @pytest.mark.parametrize(

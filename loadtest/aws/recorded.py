@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from analysis.schema import (
     CallItem,
     Decision,
     EffectInfo,
+    Fault,
     Invocation,
     Message,
     Outcome,
@@ -27,9 +29,16 @@ from consumer import aws_wire, dynamodb_wire
 from consumer.batch_response import fates
 from consumer.dynamodb_wire import Exchange
 from consumer.effects import Effects
+from consumer.faults import FaultName, FaultRule
+from consumer.injector import fault_text
 from loadtest.aws.logs import Logged
 
 _Line = Mapping[str, Any]
+_CRASHES = (
+    FaultName.CRASH_BEFORE_CALL,
+    FaultName.CRASH_AFTER_CALL,
+    FaultName.CRASH_BEFORE_ANSWER,
+)
 
 
 @dataclass(slots=True)
@@ -39,6 +48,11 @@ class Recording:
     start: _Line | None = None
     end: _Line | None = None
     calls: list[tuple[_Line, _Line | None]] = field(default_factory=list)  # sent, answered
+    faults: dict[int | None, _Line] = field(default_factory=dict)  # by call; None: of its end
+
+    @property
+    def is_crashed(self) -> bool:
+        return any(line["name"] in _CRASHES for line in self.faults.values())
 
 
 def recording_of(logged: Logged) -> Recording:
@@ -51,6 +65,9 @@ def recording_of(logged: Logged) -> Recording:
                 found.start = line
             case "end":
                 found.end = line
+            case "fault":
+                assert line is not None
+                found.faults[line.get("call")] = line
             case "call":
                 assert line is not None
                 places[line["environment"], line["call"]] = len(found.calls)
@@ -78,7 +95,8 @@ def gap(invocations: Sequence[Logged]) -> str | None:
     without = 0
     for logged in invocations:
         found = recording_of(logged)
-        is_cut = logged.outcome is not None and found.end is None  # it was killed on the way
+        # It was killed on the way, by Lambda or by a fault.
+        is_cut = (logged.outcome is not None or found.is_crashed) and found.end is None
         without += found.start is None or (found.end is None and not is_cut)
     if not without:
         return None
@@ -99,7 +117,8 @@ class Recorded:
         report_batch_item_failures: bool,
         result_fields: ResultInfo,
         effects: Sequence[EffectInfo],
-        next_call_id: Callable[[], int],
+        faults: Sequence[FaultRule],
+        next_id: Callable[[type[Call | Fault]], int],
     ) -> None:
         """
         :param tables: with their real names.
@@ -114,11 +133,15 @@ class Recorded:
         self._report_batch_item_failures = report_batch_item_failures
         self._result_fields = result_fields
         self._effects = Effects(effects)
-        self._next_call_id = next_call_id
+        self._faults = faults
+        self._next_id = next_id
         self._tokens: set[str] = set()  # of transactions that were made
         self._environments: dict[str, int] = {}
         self.unknown_before = 0
         """Accepted writes of which the recorder cannot tell what they replaced."""
+        self.opportunities: Counter[int] = Counter()
+        """Places that a fault rule matched, by the rule's number."""
+        self.fired: Counter[int] = Counter()
 
     def invocation(self, logged: Logged, row: Invocation) -> Invocation:
         """With the times of the handler itself, what it returned, and its real environment."""
@@ -134,7 +157,9 @@ class Recorded:
             started_at=found.start["at"],
         )
         if found.end is None:  # it was killed on the way
-            return replace(row, ended_at=max(row.started_at, row.ended_at or row.started_at))
+            ended_at = max(row.started_at, row.ended_at or row.started_at)
+            outcome = Outcome.CRASHED if found.is_crashed else row.outcome
+            return replace(row, ended_at=ended_at, outcome=outcome)
         return replace(
             row,
             ended_at=found.end["at"],
@@ -151,7 +176,13 @@ class Recorded:
         """
         found = recording_of(logged)
         for sent, answered in found.calls:
-            yield from self._call(sent, answered, row.invocation_id)
+            fault = found.faults.get(sent["call"])
+            yield from self._call(sent, answered, fault, row.invocation_id)
+        last = found.faults.get(None)
+        if last is not None:
+            yield self._fired(last, row.invocation_id, None)
+        for line in (*(sent for sent, _ in found.calls), found.end, last):
+            self.opportunities.update((line or {}).get("places", ()))
         if found.start is None or row.outcome is None:
             return
         ids = [str(message["id"]) for message in found.start["messages"]]
@@ -169,7 +200,29 @@ class Recorded:
             if message is not None and fate.result is not None:
                 yield ResultRow(row.invocation_id, message.message_no, fate.result, fate.detail)
 
-    def _call(self, sent: _Line, answered: _Line | None, invocation_id: int) -> Iterator[Row]:
+    def _rule(self, fault: _Line) -> FaultRule:
+        number: int = fault["rule"]
+        return self._faults[number - 1]
+
+    def _fired(self, fault: _Line, invocation_id: int, call_id: int | None) -> Fault:
+        self.fired[fault["rule"]] += 1
+        return Fault(
+            fault_id=self._next_id(Fault),
+            rule=fault["rule"],
+            name=fault["name"],
+            at=fault["at"],
+            duration_ns=round(fault.get("seconds", 0) * 1e9),
+            message_no=fault["message"],
+            receive=fault["receive"],
+            call=fault["number"],
+            delivery_id=None,
+            invocation_id=invocation_id,
+            call_id=call_id,
+        )
+
+    def _call(
+        self, sent: _Line, answered: _Line | None, fault: _Line | None, invocation_id: int
+    ) -> Iterator[Row]:
         body = (sent.get("request") or "").encode()
         headers = {
             "Authorization": f"Credential=-/20000101/{sent.get('region')}/{sent.get('service')}"
@@ -179,16 +232,22 @@ class Recorded:
         }
         present = {name: value for name, value in headers.items() if value is not None}
         subject = aws_wire.subject(sent["method"], sent["path"], present, body)
-        exchange = _exchange(subject, answered)
-        call_id = self._next_call_id()
+        exchange = learned = _exchange(subject, answered)
+        told = answered or {}  # that says what the service did
+        if fault is not None:
+            if "status" in fault:
+                told, exchange = fault, _exchange(subject, fault)
+            else:
+                exchange = replace(exchange, decision=Decision.FAILED)  # it never was asked
+        call_id = self._next_id(Call)
         is_dynamodb = subject.service == "dynamodb"
         request = dynamodb_wire.parse(subject.operation, body) if is_dynamodb else None
-        decided = exchange.decision
+        done = exchange.decision
         rows: list[CallItem] = []
         if request is not None:
             exchange = replace(exchange, replayed=request.token in self._tokens)
             rows = self._items(request, exchange, call_id)
-            if request.token is not None and decided is Decision.ACCEPTED:
+            if request.token is not None and done is Decision.ACCEPTED:
                 self._tokens.add(request.token)
         yield Call(
             call_id=call_id,
@@ -201,15 +260,18 @@ class Recorded:
             request=aws_wire.request_text(sent["method"], sent["path"], body, None),
             sent_at=sent["at"],
             answered_at=None if answered is None else answered["at"],
-            decision=decided,
-            error_code=exchange.code,
+            decision=learned.decision,
+            error_code=learned.code,
+            fault=None if fault is None else fault_text(self._rule(fault)),
         )
+        if fault is not None:
+            yield self._fired(fault, invocation_id, call_id)
         yield from rows
         writes = rows if request is not None and request.writes and rows else None
         yield from self._effects.settled(
             self._effects.asked(call_id, subject, sent["path"], body, request),
-            decided,
-            ((answered or {}).get("reply") or "").encode(),
+            done,
+            (told.get("reply") or "").encode(),
             writes,
         )
 

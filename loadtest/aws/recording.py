@@ -1,6 +1,7 @@
 """``--record``: for one run, a deployed Python function is called through a recorder.
 
-A layer holds ``consumer/function_recorder.py``; the function's handler setting names it, and an
+A layer holds ``consumer/function_recorder.py`` and the plan of the faults that it carries out; the
+function's handler setting names it, and an
 environment variable names the handler that was there before. That variable is all that is needed
 to put the function back, so a crash in between loses nothing.
 """
@@ -19,6 +20,7 @@ from loadtest.aws.stack import zip_of
 _MODULE = "onceproof_recorder"
 _HANDLER = f"{_MODULE}.handler"
 _VARIABLE = "ONCEPROOF_HANDLER"
+_FAULTS = "onceproof_faults.json"
 _SOURCE = Path(__file__).parents[2] / "consumer" / "function_recorder.py"
 _MOST_LAYERS = 5  # of a function (Lambda developer guide, "Lambda quotas")
 _UPDATE_LIMIT_S = 120.0
@@ -54,19 +56,23 @@ async def check_recordable(account: Account, function: str, mapping_id: str) -> 
         raise UsageError(f"--record: function {function} has {_MOST_LAYERS} layers already.")
 
 
-async def record_on(account: Account, function: str, layer: str) -> None:
+async def record_on(account: Account, function: str, layer: str, faults: str | None) -> None:
     """Call the function through the recorder from now on.
 
+    :param faults: the plan of the faults that it meets.
     :raises TargetError: it could not be changed; :func:`record_off` puts right what was.
     """
     about = await _configuration(account, function)
     variables = _variables(about, function)
+    files = {f"python/{_MODULE}.py": _SOURCE.read_bytes()}
+    if faults is not None:
+        files[f"python/{_FAULTS}"] = faults.encode()
     published = await account.call(
         "lambda",
         "PublishLayerVersion",
         LayerName=layer,
         Description="Records the calls of a function under test (onceproof).",
-        Content={"ZipFile": zip_of(f"python/{_MODULE}.py", _SOURCE.read_bytes())},
+        Content={"ZipFile": zip_of(files)},
         CompatibleRuntimes=[about["Runtime"]],
     )
     await _update(

@@ -56,6 +56,7 @@ from loadtest.aws.evidence import (
     delivery_rows,
     invocation_rows,
 )
+from loadtest.aws.function_faults import check_inside, plan_text
 from loadtest.aws.items import (
     Item,
     OwnKeys,
@@ -85,13 +86,16 @@ from loadtest.aws.streams import StreamReader, StreamRecord, disable_stream, ena
 from loadtest.config import Settings
 from loadtest.driver import Driver, Sent
 from loadtest.event_loop import run_in_loop
+from loadtest.fault_rules import rule_info
 from loadtest.plan import Plan
 from loadtest.run import (
     Stops,
+    fault_lines,
     judge_recorded,
     new_run_dir,
     new_stamp,
     plan_of,
+    what_fired,
     write_failure,
     write_run_info,
 )
@@ -151,11 +155,6 @@ def run_deployed(
         user said no.
     :raises OnceproofError: the run could not be carried out.
     """
-    if settings.faults.rules:
-        raise UsageError(
-            "--fault: faults are made to happen by this tool's own mapping and gateway; a deployed "
-            "function has neither. Leave them out, or run the handler here (--code, --handler)."
-        )
     if asked.record and any(effect.service == "http" for effect in settings.effects):
         raise UsageError(
             "[[effect]] call: a recorder sees AWS calls only, so whether an HTTP call was made "
@@ -170,9 +169,12 @@ def run_deployed(
     short = stamp.rpartition("-")[2]
     settings = with_prefix(settings, short)
     plan = plan_of(settings)
+    check_inside(settings.faults, plan, recorded=asked.record)
     deployed, identity = run_in_loop(_look(settings, asked, plan, reporter))
-    messages = f"{len(plan.messages):,} messages"
-    if not agreed(f"Send {messages} to queue {deployed.queue.name} of {identity}?"):
+    to = f"queue {deployed.queue.name} of {identity}"
+    if settings.faults.rules:
+        to += f", and let function {deployed.function} meet faults"
+    if not agreed(f"Send {len(plan.messages):,} messages to {to}?"):
         raise UsageError("nothing was sent: it was not confirmed.")
     run_id, run_dir = new_run_dir(out, clock, stamp=stamp)
     info = run_info(
@@ -220,7 +222,7 @@ async def _look(
         with_stream = asked.enable_stream or deployed.orders_table.stream_arn is not None
         estimated = safety.estimate(plan, deployed, with_stream=with_stream, recorded=asked.record)
         lines = safety.lines(account, deployed, plan, estimated, settings.aws)
-        reporter.plan([*lines, *_changes(asked, deployed)])
+        reporter.plan([*lines, *_changes(asked, deployed), *fault_lines(settings.faults.rules)])
         safety.check_ceilings(plan, estimated, settings.aws)
         return deployed, account.identity
 
@@ -317,6 +319,8 @@ def run_info(
             "python": platform.python_version(),
             **{name: version(name) for name in ("boto3", "botocore", "duckdb")},
         },
+        faults=tuple(map(rule_info, settings.faults.rules)),
+        fault_seed=settings.faults.seed,
         effects=_real_effects(settings, deployed),
         not_observable={**UNRECORDED, **NEVER_SEEN},
         deployed=DeployedInfo(
@@ -425,7 +429,10 @@ class _Run:
         await self._open_streams(enable=enable)
         if self._layer is not None:
             self.reporter.phase("letting the function be called through the recorder")
-            await record_on(self.account, self.deployed.function, self._layer)
+            faults = None
+            if self.settings.faults.rules:
+                faults = plan_text(self.settings.faults, self.plan, self.info.run_id)
+            await record_on(self.account, self.deployed.function, self._layer, faults)
         self.stops.opening = None
         started_at = self.clock.now_ns()
         self.info = replace(self.info, started_at=started_at)
@@ -700,6 +707,7 @@ class _Run:
             for logged, row in zip(read.invocations, rows, strict=True):
                 for part in recorded.rows(logged, row):
                     self.recorder.write(part)
+            self._count_faults(recorded)
         else:
             for record in (record for reader in self.streams for record in reader.records):
                 for part in record.rows(self.recorder.next_id(Call)):
@@ -742,8 +750,16 @@ class _Run:
             report_batch_item_failures=self.deployed.report_batch_item_failures,
             result_fields=self.info.result,
             effects=self.info.effects,
-            next_call_id=partial(self.recorder.next_id, Call),
+            faults=self.settings.faults.rules,
+            next_id=self.recorder.next_id,
         )
+
+    def _count_faults(self, recorded: Recorded) -> None:
+        rules, matched = self.settings.faults.rules, recorded.opportunities
+        for text in what_fired(rules, recorded.fired, matched):
+            self.reporter.phase(text)
+        counted = tuple(rule_info(rule, matched[number]) for number, rule in enumerate(rules, 1))
+        self.info = replace(self.info, faults=counted)
 
     def _status(self) -> RunStatus:
         if self.stops.interrupted:

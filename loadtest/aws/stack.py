@@ -12,7 +12,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -148,17 +148,19 @@ def _policy(statements: list[dict[str, object]]) -> str:
 
 def package() -> bytes:
     """The reference handler as Lambda takes it; the same bytes every time."""
-    return zip_of("app.py", _CODE.read_bytes())
+    return zip_of({"app.py": _CODE.read_bytes()})
 
 
-def zip_of(name: str, content: bytes) -> bytes:
-    """An archive of one file. Stored, not deflated: compressors differ from version to version."""
-    entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-    entry.create_system = 3  # Unix, on every machine
-    entry.external_attr = 0o644 << 16
+def zip_of(files: Mapping[str, bytes]) -> bytes:
+    """An archive of these files by name. Stored, not deflated: compressors differ from version to
+    version."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(entry, content)
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.create_system = 3  # Unix, on every machine
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
     return buffer.getvalue()
 
 

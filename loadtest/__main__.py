@@ -479,8 +479,8 @@ def explore(
         str,
         typer.Option(
             metavar="TIME",
-            help="Time for it, after start-up: 60s, 5m. A world that half of it is not enough for "
-            "is sampled in the other half.",
+            help="Time for it, after start-up: 60s, 5m. A world that half of what is left is not "
+            "enough for is sampled in the other half.",
         ),
     ] = "60s",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same messages.")] = 1,

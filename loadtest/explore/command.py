@@ -16,6 +16,7 @@ from analysis.errors import OnceproofError, RecordingError, UsageError
 from analysis.findings import Finding, FindingKind, VerdictWord
 from analysis.schedules import explore_page, schedule_svg
 from analysis.store import open_evidence
+from analysis.text import count
 from analysis.verdict import judge, write_verdict
 from consumer.clock import Clock
 from loadtest.config import Settings
@@ -97,6 +98,7 @@ class _Watch:
         self._clock = clock
         self._telling = telling
         self._spent = spent
+        self._began_s = spent.elapsed_s
         self._text = ""
         self._shown_ns = 0
 
@@ -118,7 +120,7 @@ class _Watch:
                 self._text,
                 self._session.effort().handler_runs,
             )
-        return self._stop.asked or self._spent.is_over(share)
+        return self._stop.asked or self._spent.is_over(share, self._began_s)
 
     def on_progress(self, text: str) -> None:
         self._text = text
@@ -140,8 +142,9 @@ class _Spent:
     def left_s(self) -> float:
         return self._budget_s - self.elapsed_s
 
-    def is_over(self, share: float) -> bool:
-        return self.elapsed_s >= share * self._budget_s
+    def is_over(self, share: float, since_s: float) -> bool:
+        """Whether a share of what was left then is spent."""
+        return self.elapsed_s >= since_s + share * (self._budget_s - since_s)
 
 
 def run_explore(
@@ -332,9 +335,9 @@ def _what_is_open(rung: Rung, explored: Explored, asked: Asked, stop: Stop) -> s
     if searched is None:
         return f"{why} in {rung}"
     found = (
-        f"{searched.states:,} states found"
+        f"{count(searched.states, 'state')} found"
         if isinstance(searched, Covered)
-        else f"{searched.executions:,} executions"
+        else count(searched.executions, "execution")
     )
     more = "" if searched.exhausted else ", more to come"
     judged = f", {explored.unjudged} kinds of ending not judged" if explored.unjudged else ""

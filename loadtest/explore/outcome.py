@@ -114,11 +114,7 @@ def outcome_page(outcome: Exploration, asked: Mapping[str, Any]) -> Page:
             for one in outcome.rungs
         ),
         settings=(
-            *(
-                (name, ", ".join(value) if isinstance(value, list) else str(value))
-                for name, value in asked.items()
-                if name != "rungs"
-            ),
+            *((name, _setting_text(value)) for name, value in asked.items() if name != "rungs"),
             ("start-up", f"{outcome.start_up_s:.2f} s"),
             ("after it", f"{outcome.seconds:.2f} s"),
         ),
@@ -137,6 +133,12 @@ def outcome_page(outcome: Exploration, asked: Mapping[str, Any]) -> Page:
             for check in played.checks
         ),
     )
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def played_text(played: Played, width: int) -> Iterator[str]:

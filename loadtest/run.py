@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+import consumer
 from analysis.errors import (
     EvidenceError,
     OnceproofError,
@@ -43,6 +44,7 @@ from loadtest.plan_function import plan_by
 from loadtest.stage import Stage, table_infos
 from loadtest.terminal import Reporter, Snapshot
 
+_REFERENCE_CODE = Path(consumer.__file__).parent
 _PROGRESS_EVERY_S = 0.25
 _GRACE_S = 10.0
 """After Ctrl-C, what is under way may finish for this long."""
@@ -160,8 +162,10 @@ def plan_lines(settings: Settings, plan: Plan, endpoint_url: str | None) -> list
     load, queue = settings.load, settings.queue
     rate = "as fast as possible" if load.rate_per_s is None else f"{load.rate_per_s:g} a second"
     effects = [f"{effect.name}, one an order by {effect.key}" for effect in settings.effects]
+    # Whoever is in the wrong folder must not take its PASS for that of a handler of their own.
+    ours = "the reference handler, " if settings.handler.code == _REFERENCE_CODE else ""
     lines = [
-        ("handler", f"{settings.handler.handler} in {settings.handler.code}"),
+        ("handler", f"{ours}{settings.handler.handler} in {settings.handler.code}"),
         ("target", "embedded AWS" if endpoint_url is None else endpoint_url),
         (
             "plan",

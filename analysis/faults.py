@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.findings import CheckReport, FaultCount, Finding, FiredFault
+from analysis.schema import Observation
 from analysis.store import Evidence
 from analysis.text import visible
 
@@ -53,8 +54,9 @@ ORDER BY l.finding, f."at", f.fault_id
 
 
 def count_faults(evidence: Evidence) -> tuple[FaultCount, ...]:
-    """The rules of the run's fault plan, in its order, with how often each fired."""
-    if not evidence.run.faults:
+    """The rules of the run's fault plan, in its order, with how often each fired; none where that
+    was not to be seen."""
+    if not evidence.run.faults or Observation.CALLS in evidence.run.not_observable:
         return ()
     rows = evidence.rows("SELECT rule, count(*) AS fired FROM faults GROUP BY rule")
     fired = {row["rule"]: row["fired"] for row in rows}

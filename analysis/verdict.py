@@ -344,6 +344,10 @@ def _notes(
         for rule in exposure.faults
         if not rule.fired
     ]
+    run = evidence.run
+    if run.faults and Observation.CALLS in run.not_observable:
+        why = run.not_observable[Observation.CALLS]
+        idle.append(f"Which faults fired is not known: {why}")
     unseen = [
         f"{', '.join(kinds)} could not be judged: {why}"
         for why, kinds in unanswered(checks).items()

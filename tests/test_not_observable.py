@@ -11,7 +11,7 @@ from rich.console import Console
 
 from analysis.findings import CheckStatus, FindingKind, Verdict, VerdictWord
 from analysis.report import write_outputs
-from analysis.schema import ExpectInfo, Observation, ResultInfo, RunInfo
+from analysis.schema import ExpectInfo, FaultRuleInfo, Observation, ResultInfo, RunInfo
 from analysis.verdict import judge, write_verdict
 from loadtest.terminal import print_verdict
 from tests.histories import RUN, write_history
@@ -56,6 +56,16 @@ def test_with_stream_and_attributed_messages_a_run_can_pass(tmp_path: Path) -> N
         FindingKind.DUPLICATE_FAILED,
         FindingKind.DEAD_LETTERED_ORDER,
     }
+
+
+def test_that_faults_were_asked_for_is_not_that_none_fired(tmp_path: Path) -> None:
+    run = replace(_run(NO_CALLS), faults=(FaultRuleInfo("lost-reply", "lost-reply"),))
+    write_history(tmp_path, GOOD, run)
+    verdict = judge(tmp_path)
+    assert verdict.exposure.faults == ()
+    said = "Which faults fired is not known: Calls are not recorded in a deployed function."
+    assert said in verdict.notes
+    assert not any("never fired" in note for note in verdict.notes)
 
 
 def test_one_after_the_other_is_no_exposure(tmp_path: Path) -> None:

@@ -140,6 +140,11 @@ async def test_what_cannot_be_recorded_is_told_before_anything_is_changed(
                 f"{name} is nodejs22.x",
             ),
             (
+                functions.update_function_configuration,
+                {"Runtime": "python3.9"},
+                f"needs Python 3.10 or later; function {name} is python3.9",
+            ),
+            (
                 functions.update_event_source_mapping,
                 {"UUID": stack.mapping_id, "FunctionName": f"{name}:{version}"},
                 f"the mapping invokes {name}:{version}",
@@ -193,7 +198,7 @@ def test_faults_strike_inside_a_deployed_function(
 ) -> None:
     stack = deployed(emulator_url, f"t{secrets.token_hex(3)}", source=FOREIGN)
     boto3.client("sqs", endpoint_url=emulator_url, region_name="us-east-1").set_queue_attributes(
-        QueueUrl=stack.queue_url, Attributes={"VisibilityTimeout": "2"}
+        QueueUrl=stack.queue_url, Attributes={"VisibilityTimeout": "3"}
     )
     before = settings_of(functions, stack.function)
     (tmp_path / "loadtest.toml").write_text(

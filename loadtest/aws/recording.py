@@ -22,6 +22,7 @@ _HANDLER = f"{_MODULE}.handler"
 _VARIABLE = "ONCEPROOF_HANDLER"
 _FAULTS = "onceproof_faults.json"
 _SOURCE = Path(__file__).parents[2] / "consumer" / "function_recorder.py"
+_TOO_OLD = ("python3.8", "python3.9")  # those before can no longer be updated
 _MOST_LAYERS = 5  # of a function (Lambda developer guide, "Lambda quotas")
 _UPDATE_LIMIT_S = 120.0
 
@@ -46,6 +47,11 @@ async def check_recordable(account: Account, function: str, mapping_id: str) -> 
         raise UsageError(
             f"--record is for Python functions deployed as a zip; {function} is {runtime}. Leave "
             "it out: without it the run has the log, the stream and the final items."
+        )
+    if runtime in _TOO_OLD:
+        raise UsageError(
+            f"--record needs Python 3.10 or later; function {function} is {runtime}. Leave it out, "
+            "or deploy the function with a later runtime."
         )
     if _VARIABLE in _variables(about, function):
         raise UsageError(

@@ -237,7 +237,8 @@ def run(
             metavar="NAME[=RATE]",
             help="Make this fault happen, at a share of its places from 0 to 1 (1 if not given): "
             "NAME\\[:OPTION]\\[:lasting]\\[=RATE]. May be given several times; rules of this name "
-            "in the file give way. loadtest faults lists the names.",
+            "in the file give way. loadtest faults lists the names. In a "
+            "deployed function: some of them, with --record.",
             rich_help_panel=_FAULTS,
         ),
     ] = None,
@@ -291,8 +292,8 @@ def run(
         typer.Option(
             "--record",
             help="Have the function (Python) called through a recorder for the run, to see its "
-            "AWS calls and results: a layer is added and its handler setting changed, and both "
-            "are put back.",
+            "AWS calls and results, and to make faults happen in it (--fault): a layer is added, "
+            "its handler setting is changed, and both are put back.",
             rich_help_panel=_DEPLOYED,
         ),
     ] = False,

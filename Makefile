@@ -36,6 +36,7 @@ soak: $(INSTALLED) ## Seeds of the reference handler and of planted bugs, all fa
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.fault_soak
 	$(BIN)/python -m benchmarks.ground_truth --worlds 200000
+	ONCEPROOF_TEST_SHARE=10 $(BIN)/python -m pytest -n 2 --timeout 1200 tests/test_explore_core.py tests/test_ground_truth.py
 
 mutants: $(INSTALLED) ## Run every planted bug that a flood can show, and its correct twin
 	$(BIN)/loadtest mutants

@@ -151,7 +151,7 @@ class Endpoint:
             parameter_validation=False,
             user_agent=f"onceproof/{__version__}",
             max_pool_connections=self._connections,
-            connect_timeout=5,
+            connect_timeout=15,
             # A bucket as a part of the host's name does not lead to a loopback address.
             s3={"addressing_style": "path"},
             read_timeout=ANSWER_TIMEOUT_S,

@@ -20,7 +20,7 @@ CALM = ("--conflicts", "0", "--poison", "0")
 @pytest.mark.parametrize(
     ("name", "arguments", "word", "kinds"),
     [
-        ("batch", (), "PASS", set()),
+        ("batch", CALM, "PASS", set()),
         ("single_table", ("--fault", "lost-reply=0.2", *CALM), "PASS", set()),
         ("fifo_receipts", ("--fault", "crash=0.3", *CALM), "PASS", set()),
         ("stock", CALM, "FAIL", {"overwrite"}),

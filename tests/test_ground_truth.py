@@ -22,6 +22,7 @@ from benchmarks.ground_truth import CUT_OFF, WHOLE, judged, score
 from tests import oracle
 from tests.histories import write_history, write_rows
 from tests.plants import PLANTS
+from tests.share import SHARE
 from tests.simulator import EvidenceSet, Setup, evidence_set, evidence_sets
 
 WORLDS = 160
@@ -29,16 +30,18 @@ WORLDS = 160
 
 def examples(count: int) -> settings:
     """A seed says nothing about its size, so there is nothing to be gained by shrinking it."""
-    return settings(max_examples=count, deadline=None, phases=[Phase.explicit, Phase.generate])
+    return settings(
+        max_examples=count * SHARE, deadline=None, phases=[Phase.explicit, Phase.generate]
+    )
 
 
-@examples(5)
+@examples(3)
 @given(evidence_sets(WORLDS, statuses=WHOLE))
 def test_a_correct_consumer_is_never_blamed(clean: EvidenceSet) -> None:
     assert score(clean).faults == []
 
 
-@examples(6)
+@examples(4)
 @given(evidence_sets(WORLDS, PLANTS, WHOLE))
 def test_exactly_what_was_planted_is_found(planted: EvidenceSet) -> None:
     assert score(planted).faults == []
@@ -46,7 +49,7 @@ def test_exactly_what_was_planted_is_found(planted: EvidenceSet) -> None:
 
 @pytest.mark.parametrize("status", CUT_OFF)
 def test_the_oracle_agrees_on_runs_that_were_cut_off(status: RunStatus) -> None:
-    @examples(2)
+    @examples(1)
     @given(evidence_sets(WORLDS, PLANTS, [status]))
     def agrees(cut: EvidenceSet) -> None:
         assert score(cut).faults == []
@@ -68,7 +71,7 @@ def test_every_plant_is_found_also_beside_another() -> None:
     assert kinds == set(FindingKind)
 
 
-@examples(10)
+@examples(5)
 @given(evidence_sets(2, statuses=WHOLE))
 def test_passes_exactly_when_nothing_is_left_open(clean: EvidenceSet) -> None:
     _, open_items = oracle.judge(clean.run, clean.rows)

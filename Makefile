@@ -13,7 +13,7 @@ run: $(INSTALLED) ## Flood an embedded AWS, run the reference handler, judge, re
 	$(BIN)/loadtest run
 
 test: $(INSTALLED) ## Run the test suite
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 check: $(INSTALLED) ## Everything a change must pass: lint, types, tests
 	$(BIN)/ruff check .

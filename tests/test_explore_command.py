@@ -182,7 +182,8 @@ def test_messages_in_one_event_are_drawn_saved_and_replayed(
     assert (
         "2 copies of one order, one message that no handler can accept, in events of up to 2 in "
         "any order, no fault: 7 interleavings in 19 states covered, none failed; not covered: "
-        "more than 2 copies, any fault, more than 2 messages in one event" in words
+        "more than 2 copies, any fault, other messages that no handler can accept, more than 2 "
+        "messages in one event" in words
     )
 
 

@@ -1,10 +1,12 @@
 """Does the verdict rest on luck? Many seeds of correct handlers and of wrong ones.
 
-    python -m benchmarks.soak [--seeds 50] [--planted-seeds 20] [--matrix-seeds 5]
+    python -m benchmarks.soak [--seeds 50] [--planted-seeds 20] [--fault-seeds 20]
+        [--matrix-seeds 5] [--first-seed 1]
 
 The reference handler must PASS every time; two planted bugs under the default flood must
 FAIL every time with ``overwrite`` and ``conflict-acknowledged``; and ``loadtest mutants``
-must catch every planted bug and blame no twin. Exit 1 at the first that does not.
+must catch every planted bug and blame no twin: those that need a fault, which must stay
+hidden without it, and then all of them. Exit 1 at the first that does not.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from loadtest.planted import PLANTED as BUGS
 
 PLANTED = Path(__file__).parent.parent / "consumer" / "planted"
 
@@ -49,7 +54,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--planted-seeds", type=int, default=20)
+    parser.add_argument("--fault-seeds", type=int, default=20)
     parser.add_argument("--matrix-seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1)
     asked = parser.parse_args()
     cases = [
         (PLANTED.parent, "app.handler", asked.seeds, set[str]()),
@@ -57,19 +64,23 @@ def main() -> int:
         (PLANTED, "unconditional.handler", asked.planted_seeds, _EXPECTED),
     ]
     with tempfile.TemporaryDirectory() as directory:
-        ends = [_case(Path(directory), *case) for case in cases]
-    return max(*ends, _matrix(asked.matrix_seeds))
+        ends = [_case(Path(directory), *case, asked.first_seed) for case in cases]
+    need_a_fault = [bug.name for bug in BUGS if bug.faults]
+    ends.append(_matrix(asked.fault_seeds, asked.first_seed, need_a_fault))
+    return max(*ends, _matrix(asked.matrix_seeds, asked.first_seed, []))
 
 
 _EXPECTED = {"overwrite", "conflict-acknowledged"}
 
 
-def _case(directory: Path, code: Path, handler: str, seeds: int, expected: set[str]) -> int:
+def _case(
+    directory: Path, code: Path, handler: str, seeds: int, expected: set[str], first: int
+) -> int:
     config = directory / f"{handler}.toml"
     config.write_text(_CONFIG.format(code=code, handler=handler))
     began = time.monotonic()
     fewest: int | None = None
-    for seed in range(1, seeds + 1):
+    for seed in range(first, first + seeds):
         argv = [sys.executable, "-m", "loadtest", "run", "--config", str(config)]
         argv += ["--seed", str(seed), "--out", str(directory), "--json"]
         ended = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -82,6 +93,8 @@ def _case(directory: Path, code: Path, handler: str, seeds: int, expected: set[s
         pairs = verdict["exposure"]["overlapping_pairs"]
         fewest = pairs if fewest is None else min(fewest, pairs)
     what = f"FAIL with {', '.join(sorted(expected))}" if expected else "PASS"
+    if seeds == 0:
+        return 0
     print(
         f"{handler}: {what} for {seeds} seeds in a row; at least {fewest} overlapping pairs "
         f"a run; {(time.monotonic() - began) / seeds:.1f} s a run",
@@ -90,9 +103,11 @@ def _case(directory: Path, code: Path, handler: str, seeds: int, expected: set[s
     return 0
 
 
-def _matrix(seeds: int) -> int:
-    for seed in range(1, seeds + 1):
+def _matrix(seeds: int, first: int, only: Sequence[str]) -> int:
+    for seed in range(first, first + seeds):
         argv = [sys.executable, "-m", "loadtest", "mutants", "--json", "--seed", str(seed)]
+        for name in only:
+            argv += ["--only", name]
         ended = subprocess.run(argv, capture_output=True, text=True, check=False)
         if ended.returncode:
             print(f"mutants seed {seed}: exit {ended.returncode}\n{ended.stderr}")

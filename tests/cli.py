@@ -28,6 +28,7 @@ from analysis.store import load_run, open_evidence
 from analysis.verdict import read_verdict
 from loadtest.__main__ import main
 
+_DRAWING = "analysis.report.render_plots"
 MARK = "ONCEPROOF_TEST"
 """Names a test's own folder in the environment of every process it starts."""
 
@@ -47,7 +48,9 @@ class Ended:
 
 
 def loadtest(*arguments: str | Path, cwd: Path) -> Ended:
-    """Run the command in this process."""
+    """Run the command in this process, but for the plots: drawing them takes as long as all
+    else of a small run. :func:`loadtest_apart` and ``test_report`` draw.
+    """
     out, err = io.StringIO(), io.StringIO()
     code: object = None
     with (
@@ -55,6 +58,7 @@ def loadtest(*arguments: str | Path, cwd: Path) -> Ended:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", ["loadtest", *map(str, arguments)]),
+        mock.patch(_DRAWING, return_value=[]),
     ):
         try:
             main()

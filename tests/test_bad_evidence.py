@@ -78,7 +78,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(table=st.sampled_from(NAMES), kind=st.sampled_from(KINDS), at=st.floats(0, 1))
 def test_a_file_cut_off_anywhere(sound: Path, table: str, kind: str, at: float) -> None:
     with copied(sound / kind) as run_dir:
@@ -126,7 +126,7 @@ def is_number(value: object) -> bool:
         return False
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data(), table=st.sampled_from(TABLES[:-1]))
 def test_lines_with_other_values(sound: Path, data: st.DataObject, table: Any) -> None:
     """A value that the schema does not allow, in a row that says something."""
@@ -149,7 +149,7 @@ def test_lines_with_other_values(sound: Path, data: st.DataObject, table: Any) -
             assert lenient or readable or not is_pass(result)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data(), table=st.sampled_from(TABLES[:-1]))
 def test_parquet_with_other_columns(sound: Path, data: st.DataObject, table: Any) -> None:
     with copied(sound / "parquet") as run_dir:
@@ -180,7 +180,7 @@ def test_parquet_with_other_columns(sound: Path, data: st.DataObject, table: Any
         assert harmless is not False or not is_pass(result)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     table=st.sampled_from(NAMES),
     kind=st.sampled_from(KINDS),
@@ -192,7 +192,7 @@ def test_rubbish_instead_of_a_table(sound: Path, table: str, kind: str, content:
         assert not is_pass(outcome(run_dir))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     table=st.sampled_from(("deliveries", "invocations", "calls", "acks", "messages")),
     shift=st.integers(-(2**62), 2**62),
@@ -211,7 +211,7 @@ def test_times_out_of_order(sound: Path, table: str, shift: int, only: bool) -> 
         outcome(run_dir)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(content=st.one_of(st.binary(max_size=50), st.text(max_size=20).map(str.encode)))
 def test_rubbish_instead_of_run_json(sound: Path, content: bytes) -> None:
     with copied(sound / "parquet") as run_dir:
@@ -221,7 +221,7 @@ def test_rubbish_instead_of_run_json(sound: Path, content: bytes) -> None:
         assert "run.json" in str(result)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_run_json_with_other_values(sound: Path, data: st.DataObject) -> None:
     with copied(sound / "parquet") as run_dir:

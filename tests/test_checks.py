@@ -1206,7 +1206,7 @@ def test_a_dead_letter_without_its_mark_is_known_by_its_id(tmp_path: Path) -> No
     assert kinds_of(tmp_path) == set()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(rng=st.randoms(use_true_random=False))
 def test_never_blames_a_correct_handler(rng: Random) -> None:
     words = correct_run(rng)

@@ -35,8 +35,9 @@ def test_an_example_gets_the_verdict_of_its_page(
     kinds: set[str],
 ) -> None:
     config = EXAMPLES / name / "loadtest.toml"
-    size = ("--orders", "12", "--copies", "3", "--endpoint-url", emulator_url)
-    end = loadtest("run", "--config", config, *size, *arguments, cwd=tmp_path)
+    size = ("--orders", "12", "--copies", "3", "--concurrency", "4")
+    place = ("--endpoint-url", emulator_url)
+    end = loadtest("run", "--config", config, *size, *place, *arguments, cwd=tmp_path)
     verdict = only_run(tmp_path).verdict
     assert verdict.verdict is VerdictWord(word), end.said
     assert {str(check.kind) for check in verdict.checks if check.count} == kinds
@@ -73,6 +74,15 @@ def test_from_an_empty_folder_to_a_verdict(tmp_path: Path, emulator_url: str) ->
         shutil.copytree(EXAMPLES / "batch" / part, tmp_path / part)
     shutil.copy(EXAMPLES / "batch" / "template.yaml", tmp_path)
     assert loadtest("init", cwd=tmp_path).code == 0
-    size = ("--orders", "12", "--poison", "1", "--endpoint-url", emulator_url)
+    size = (
+        "--orders",
+        "12",
+        "--poison",
+        "0.1",
+        "--concurrency",
+        "4",
+        "--endpoint-url",
+        emulator_url,
+    )
     end = loadtest("run", *size, cwd=tmp_path)
     assert end.code == 0, end.said

@@ -25,7 +25,7 @@ from tests.plants import PLANTS
 from tests.share import SHARE
 from tests.simulator import EvidenceSet, Setup, evidence_set, evidence_sets
 
-WORLDS = 160
+WORLDS = 110
 
 
 def examples(count: int) -> settings:

@@ -69,12 +69,12 @@ def test_an_unknown_name_is_wrong_use(tmp_path: Path) -> None:
 
 
 def test_bugs_are_caught_and_twins_left_alone(tmp_path: Path) -> None:
-    names = ("unconditional", "batch_swallows", "stale_read")
+    names = ("unconditional", "stale_read")
     only = [word for name in names for word in ("--only", name)]
     end = loadtest("mutants", *only, "--seed", "3", "--json", cwd=tmp_path)
     assert end.code == 0, end.err
     matrix = json.loads(end.out)
-    assert (matrix["seed"], matrix["caught"], matrix["missed"], matrix["blamed"]) == (3, 3, [], [])
+    assert (matrix["seed"], matrix["caught"], matrix["missed"], matrix["blamed"]) == (3, 2, [], [])
     found = {outcome["name"]: outcome for outcome in matrix["outcomes"]}
     assert set(found) == set(names)
     caught = found["unconditional"]
@@ -83,7 +83,6 @@ def test_bugs_are_caught_and_twins_left_alone(tmp_path: Path) -> None:
     assert caught["bug"]["messages"] == 108
     assert 0 < caught["bug"]["first_finding_after"] < 108, "long before the end"
     assert (caught["twin"]["verdict"], caught["twin"]["reported"]) == ("PASS", {})
-    assert found["batch_swallows"]["bug"]["handler"] == "batch_swallows.handler"
     assert caught["without"] is None, "it needs no fault"
     assert set(caught["explored"]["reported"]) >= {"overwrite"}, "two copies show it"
     explored = caught["explored_twin"]

@@ -34,11 +34,12 @@ CALM = ("--conflicts", "0", "--poison", "0")
         ),
     ],
 )
-def test_powertools(tmp_path: Path, arguments: tuple[str, ...], word: str, kinds: set[str]) -> None:
+def test_powertools(
+    tmp_path: Path, emulator_url: str, arguments: tuple[str, ...], word: str, kinds: set[str]
+) -> None:
     given = [str(CONFIG.parent / text) if text.endswith(".toml") else text for text in arguments]
-    end = loadtest(
-        "run", "--config", CONFIG, "--orders", "12", "--copies", "3", *given, cwd=tmp_path
-    )
+    size = ("--orders", "12", "--copies", "3", "--endpoint-url", emulator_url)
+    end = loadtest("run", "--config", CONFIG, *size, *given, cwd=tmp_path)
     (run,) = (tmp_path / "runs").iterdir()
     verdict = read_verdict(run)
     assert verdict.verdict is VerdictWord(word), end.said

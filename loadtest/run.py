@@ -132,16 +132,7 @@ def run_info(
         max_receive_count=queue.max_receive_count,
         batch_size=queue.batch_size,
         report_batch_item_failures=queue.report_batch_item_failures,
-        plan=PlanInfo(
-            seed=load.seed,
-            orders=plan.orders(),
-            copies=load.copies,
-            messages=len(plan.messages),
-            rate_per_s=load.rate_per_s,
-            arrangement=load.arrangement if settings.plan is None else f"by {settings.plan}",
-            concurrency=load.concurrency,
-            digest=plan.digest(),
-        ),
+        plan=plan_info(settings, plan, load.concurrency),
         order=plan.order or settings.order_info(),
         tables=table_infos(settings),
         result=settings.result_info(),
@@ -154,6 +145,24 @@ def run_info(
             "python": platform.python_version(),
             **{name: version(name) for name in ("boto3", "botocore", "ministack", "duckdb")},
         },
+    )
+
+
+def plan_info(settings: Settings, plan: Plan, concurrency: int) -> PlanInfo:
+    """The plan, as ``run.json`` keeps it.
+
+    :param concurrency: environments at once; 0 where nobody limits them.
+    """
+    load = settings.load
+    return PlanInfo(
+        seed=load.seed,
+        orders=plan.orders(),
+        copies=load.copies,
+        messages=len(plan.messages),
+        rate_per_s=load.rate_per_s,
+        arrangement=load.arrangement if settings.plan is None else f"by {settings.plan}",
+        concurrency=concurrency,
+        digest=plan.digest(),
     )
 
 

@@ -26,7 +26,6 @@ from analysis.schema import (
     Message,
     Observation,
     Phase,
-    PlanInfo,
     QueueRole,
     QueueSample,
     ResultInfo,
@@ -94,6 +93,7 @@ from loadtest.run import (
     judge_recorded,
     new_run_dir,
     new_stamp,
+    plan_info,
     plan_of,
     what_fired,
     write_failure,
@@ -287,7 +287,7 @@ def run_info(
     created_at: int,
 ) -> RunInfo:
     """What is asked, as ``run.json`` keeps it. Timeouts and sizes are those of the stack."""
-    load, queue, dead = settings.load, deployed.queue, deployed.dead_letter_queue
+    queue, dead = deployed.queue, deployed.dead_letter_queue
     return RunInfo(
         run_id=run_id,
         tool_version=__version__,
@@ -301,16 +301,7 @@ def run_info(
         max_receive_count=deployed.max_receive_count,
         batch_size=deployed.batch_size,
         report_batch_item_failures=deployed.report_batch_item_failures,
-        plan=PlanInfo(
-            seed=load.seed,
-            orders=plan.orders(),
-            copies=load.copies,
-            messages=len(plan.messages),
-            rate_per_s=load.rate_per_s,
-            arrangement=load.arrangement if settings.plan is None else f"by {settings.plan}",
-            concurrency=deployed.concurrency or 0,
-            digest=plan.digest(),
-        ),
+        plan=plan_info(settings, plan, deployed.concurrency or 0),
         order=plan.order or settings.order_info(),
         tables=tuple(table.info for table in deployed.tables),
         result=settings.result_info() if asked.record else ResultInfo(),

@@ -183,7 +183,9 @@ def load_run(run_dir: Path) -> RunInfo:
 
 def parquet_options(rows: int) -> str:
     """How a table of so many sound rows, sorted by key, is written, for COPY."""
-    return f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{_MARK}: {_text(_mark(rows))}}}"
+    mark = f"KV_METADATA {{{_MARK}: {_text(_mark(rows))}}}"
+    # Version 2 stores ids and times as differences: a sixth smaller, and quicker to read.
+    return f"FORMAT parquet, PARQUET_VERSION v2, COMPRESSION zstd, {mark}"
 
 
 @contextmanager
@@ -611,7 +613,7 @@ def _differing_fields(order: OrderInfo, tables: Sequence[TableInfo]) -> str:
     An answer may name a field by its path from the object that the order's key is in.
     """
     within = order.key.rpartition(".")[0] + "."
-    fields_found = []
+    fields_found, agreements = [], []
     for name, attribute in order.attributes.items():
         pointers = [_pointer(name)]
         if "." in name:
@@ -623,6 +625,7 @@ def _differing_fields(order: OrderInfo, tables: Sequence[TableInfo]) -> str:
             _first([f"{function}(answer, {pointer})" for pointer in dict.fromkeys(pointers)])
             for function in ("json_type", "json_extract_string")
         )
+        agreements.append(f"coalesce({given} = {stored}, true)")
         fields_found.append(
             f"CASE WHEN {kind} NOT IN ('NULL', 'OBJECT', 'ARRAY') "
             f"AND {given} <> {stored} "
@@ -630,7 +633,9 @@ def _differing_fields(order: OrderInfo, tables: Sequence[TableInfo]) -> str:
             f"THEN {_text(name)} END"
         )
     listed = f"list_filter([{', '.join(fields_found)}], lambda name: name IS NOT NULL)"
-    return f"CASE WHEN json_valid(answer) THEN {listed} ELSE [] END"
+    # Nearly all answers say just what is stored, which is quicker to see.
+    same = " AND ".join(agreements) or "true"
+    return f"CASE WHEN NOT json_valid(answer) THEN [] WHEN {same} THEN [] ELSE {listed} END"
 
 
 def _id_within(value: str, attribute: str, tables: Sequence[TableInfo]) -> str:

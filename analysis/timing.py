@@ -1,7 +1,7 @@
 """How long things took and how fast they went, from raw rows.
 
-Quantiles are exact: the nearest-rank value of the sorted raw durations (DuckDB's
-``quantile_disc``), never an average of percentiles, never a bucket. A quantile is given
+Quantiles are exact: the nearest-rank value of the sorted raw durations, never an average of
+percentiles, never a bucket. A quantile is given
 only when at least one value lies beyond it, that is when ``n * (1 - q) >= 1``: 10 values
 for 90 %, 100 for 99 %, 1,000 for 99.9 %. Below that the highest values say more.
 
@@ -87,18 +87,52 @@ _FROM = {
     "write": Observation.CALLS,
 }
 
-# Raw durations are held in memory to be ranked: one name at a time.
+# Each duration has a bin, as wide as a hundredth of what is in it, or less. Counting the bins tells
+# in which one the wanted rank is; only what is in those is then counted value by value. However
+# many durations there are, they are never all held to be ranked.
 _QUANTILES = """
-SELECT CASE WHEN grouping(split) = 1 THEN 'all' ELSE split END AS split,
-    count(*) AS n, min(ns) AS min_ns, max(ns) AS max_ns,
-    quantile_disc(ns::BIGINT, $levels) AS quantiles
-FROM ({durations}) GROUP BY GROUPING SETS ({sets})
-HAVING count(*) > 0 AND (grouping(split) = 1 OR split IS NOT NULL)
+WITH durations AS MATERIALIZED (
+    SELECT split, ns::BIGINT AS ns, CASE
+        WHEN ns < 0 THEN -1 - (-ns >> 24)
+        WHEN ns < 1 << 16 THEN ns
+        WHEN ns < 1 << 23 THEN (1 << 16) + (ns >> 10)
+        WHEN ns < 1 << 30 THEN (1 << 17) + (ns >> 17)
+        WHEN ns < 1::BIGINT << 37 THEN (1 << 18) + (ns >> 24)
+        ELSE (1 << 19) + (ns >> 30) END AS bin
+    FROM ({durations})
+), binned AS MATERIALIZED (
+    SELECT split, bin, count(*) AS n, min(ns) AS min_ns, max(ns) AS max_ns
+    FROM durations GROUP BY split, bin
+), bins AS MATERIALIZED (
+    SELECT *, false AS whole FROM binned WHERE split IS NOT NULL
+    UNION ALL
+    SELECT 'all', bin, sum(n)::BIGINT, min(min_ns), max(max_ns), true
+    FROM binned WHERE $whole GROUP BY bin
+), placed AS (
+    SELECT *, sum(n) OVER (PARTITION BY split ORDER BY bin) AS upto,
+        sum(n) OVER (PARTITION BY split) AS total
+    FROM bins
+), wanted AS MATERIALIZED (
+    SELECT *, greatest(1, ceil(total::BIGINT * level)) - (upto - n) AS nth
+    FROM placed, (SELECT unnest($levels)::DECIMAL(12, 10) AS level)
+    WHERE nth BETWEEN 1 AND n
+), fine AS (
+    SELECT w.split, w.bin, d.ns,
+        sum(count(*)) OVER (PARTITION BY w.split, w.bin ORDER BY d.ns) AS upto
+    FROM (SELECT DISTINCT split, bin, whole FROM wanted WHERE min_ns < max_ns) w
+    JOIN durations d ON d.bin = w.bin AND (w.whole OR d.split = w.split)
+    GROUP BY w.split, w.bin, d.ns
+), found AS (
+    SELECT w.split, list(coalesce(f.ns, w.min_ns) ORDER BY w.level) AS quantiles
+    FROM wanted w ASOF LEFT JOIN fine f
+        ON f.split = w.split AND f.bin = w.bin AND f.upto >= w.nth
+    GROUP BY w.split
+)
+SELECT split, sum(n)::BIGINT AS n, min(min_ns) AS min_ns, max(max_ns) AS max_ns,
+    any_value(quantiles) AS quantiles
+FROM bins JOIN found USING (split) GROUP BY split
 """
-_SETS = {
-    "handler": "(split), ()",
-    "end to end": "(split), ()",
-}  # of others there is one split, or no "all"
+_WITH_ALL = ("handler", "end to end")  # of others there is one split, or no "all"
 
 _SPANS = """
 WITH dead AS (
@@ -177,10 +211,22 @@ def quantiles(
         if _FROM.get(name) in evidence.run.not_observable:
             continue
         durations, values = _of_name(evidence, name)
-        sql = _QUANTILES.format(durations=durations, sets=_SETS.get(name, "(split)"))
-        rows = evidence.rows(sql, {**values, "levels": list(levels)})
+        rows = _ranked(evidence, durations, values, levels, name in _WITH_ALL)
         found += [{"name": name, **row} for row in rows]
     return found
+
+
+def _ranked(
+    evidence: Evidence,
+    durations: str,
+    values: dict[str, object],
+    levels: Sequence[float],
+    whole: bool,
+) -> list[dict[str, Any]]:
+    """Quantiles of each split, and of all durations where ``whole``."""
+    return evidence.rows(
+        _QUANTILES.format(durations=durations), {**values, "levels": list(levels), "whole": whole}
+    )
 
 
 def number_of(evidence: Evidence, name: str, split: str) -> int:
@@ -201,10 +247,8 @@ def values_at(
     sql, values = _durations(evidence, name, split)
     # The middle of a rank's share of all values: no rounding leads to a neighbour.
     levels = [(rank - 0.5) / n for rank in wanted]
-    found = evidence.scalar(
-        f"SELECT quantile_disc(ns::BIGINT, $levels) FROM ({sql})", {**values, "levels": levels}
-    )
-    return dict(zip(wanted, found, strict=True))
+    (row,) = _ranked(evidence, f"SELECT 'all' AS split, ns FROM ({sql})", values, levels, False)
+    return dict(zip(wanted, row["quantiles"], strict=True))
 
 
 def _durations(evidence: Evidence, name: str, split: str) -> tuple[str, dict[str, object]]:

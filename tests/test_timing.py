@@ -54,6 +54,7 @@ from analysis.schema import (
 )
 from analysis.store import open_evidence
 from analysis.timing import MOST_BINS, measure, phases, rates
+from analysis.timing import quantiles as raw_quantiles
 from tests.sample_run import HOSTILE, MS, ORDERS_TABLE, START_NS, Sample, write_run
 
 ITEM = item_text({"id": {"S": "a"}, "quantity": {"N": "1"}})
@@ -206,19 +207,30 @@ def test_a_quantile_that_n_cannot_carry_is_not_given(
     assert (row.p90_ns is not None, row.p99_ns is not None, row.p99_9_ns is not None) == known
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=40))
-def test_quantiles_are_values_that_really_occurred(
+# Around the borders of what is counted together, close to each other and far apart.
+ODD_NS = st.builds(
+    lambda base, more: base + more,
+    st.sampled_from([0, -(1 << 24), *(1 << power for power in (10, 16, 17, 23, 24, 30, 37, 40))]),
+    st.integers(-3, 3) | st.integers(-(1 << 17), 1 << 17),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ODD_NS, min_size=1, max_size=60))
+def test_quantiles_are_the_nearest_of_the_values_that_occurred(
     tmp_path_factory: pytest.TempPathFactory, durations: list[int]
 ) -> None:
     rows: list[Row] = [
         sent(number, accepted_at=START_NS + duration)
         for number, duration in enumerate(durations, 1)
     ]
-    row = quantiles(timing_of(write_rows(tmp_path_factory.mktemp("run"), rows)), "send")
-    assert row.p50_ns == nearest_rank(durations, 0.5)
-    assert row.min_ns <= row.p50_ns <= row.max_ns
-    assert row.p90_ns is None or row.p90_ns in durations
+    levels = (0.001, 0.25, 0.5, 0.9, 0.99, 1.0)
+    with open_evidence(write_rows(tmp_path_factory.mktemp("run"), rows)) as evidence:
+        (row,) = raw_quantiles(evidence, levels, ("send",))
+    assert row["quantiles"] == [nearest_rank(durations, level) for level in levels]
+    assert (row["n"], row["min_ns"], row["max_ns"]) == (
+        len(durations), min(durations), max(durations)
+    )  # fmt: skip
 
 
 def test_nothing_sent_has_no_timing(tmp_path: Path) -> None:

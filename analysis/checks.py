@@ -285,6 +285,7 @@ def prepare(evidence: Evidence) -> None:
     fill(evidence, "effective", "effective_items", "call_id")
     fill(evidence, "refused", "refused_items", "call_id")
     evidence.rows(sql_of("views"))
+    fill(evidence, "differing", "results", "invocation_id")
 
 
 def _ask(check: Check, evidence: Evidence, broken: Exception | None) -> CheckReport:

@@ -1,20 +1,29 @@
 -- Who is who: what the exposure and the checks both start from.
 --
 -- Texts are long and compared often, so each gets a number here, once: an order key its
--- `order_no`, the details of an order its `variant_no`. All that follows joins numbers.
+-- `order_no`, what a message says of its order its `variant_no`, and the details in that, which
+-- several may have in common, their `details_no`. All that follows joins numbers.
 
 -- What the messages of an order say, each different thing once (`details` NULL: poison).
 CREATE TABLE variants AS
 WITH texts AS MATERIALIZED (
-    SELECT order_key, expected_item, bool_and(kind = 'poison') AS poison
+    SELECT order_key, expected_item, bool_and(kind = 'poison') AS poison,
+        details(expected_item) AS details
     FROM messages GROUP BY order_key, expected_item
 ), numbered AS (
     SELECT (row_number() OVER ())::INTEGER AS order_no, order_key, bool_and(poison) AS all_poison
     FROM texts GROUP BY order_key
+), different AS (
+    SELECT (row_number() OVER ())::INTEGER AS details_no, details FROM texts GROUP BY details
 )
 SELECT (row_number() OVER ())::INTEGER AS variant_no, n.order_no, t.order_key, t.poison,
-    n.all_poison, t.expected_item, details(t.expected_item) AS details
-FROM texts t JOIN numbered n USING (order_key);
+    n.all_poison, t.expected_item, d.details_no, t.details
+FROM texts t JOIN numbered n USING (order_key) LEFT JOIN different d USING (details);
+
+-- All the details that any message carries.
+CREATE TABLE said AS
+SELECT details_no, any_value(details) AS details FROM variants
+WHERE details_no IS NOT NULL GROUP BY details_no;
 
 CREATE TABLE orders AS
 SELECT DISTINCT order_no, order_key, all_poison AS poison FROM variants;

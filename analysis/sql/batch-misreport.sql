@@ -38,7 +38,7 @@ WITH tried AS (
 ), failed AS (
     FROM handled WHERE result = 'failed' AND NOT poison
 ), inserted AS (
-    SELECT invocation_id, order_no, details_after AS details, min(call_id) AS call_id
+    SELECT invocation_id, order_no, details_no, min(call_id) AS call_id
     FROM inserts SEMI JOIN failed USING (invocation_id)
     WHERE reply = 'accepted' AND order_no IS NOT NULL GROUP BY ALL
 ), shares AS (
@@ -50,7 +50,7 @@ WITH tried AS (
     SELECT h.*, n.call_id
     FROM failed h
     JOIN inserted n ON n.invocation_id = h.invocation_id AND n.order_no = h.order_no
-    JOIN variants v ON v.variant_no = h.variant_no AND coalesce(n.details = v.details, true)
+    JOIN variants v ON v.variant_no = h.variant_no AND coalesce(n.details_no = v.details_no, true)
     JOIN invocations i ON i.invocation_id = h.invocation_id
     JOIN shares s ON s.invocation_id = h.invocation_id AND s.order_no = h.order_no
     WHERE (SELECT report_batch_item_failures FROM facts)

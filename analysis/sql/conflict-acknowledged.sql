@@ -8,8 +8,10 @@ SELECT o.order_key, [f.message_no] AS message_nos,
     CASE WHEN f.last_invocation_id IS NULL THEN [] ELSE [f.last_invocation_id] END
         AS invocation_ids,
     CASE WHEN c.call_id IS NULL THEN [] ELSE [c.call_id] END AS call_ids,
-    [] AS flags, f.message_no, c.sent, c.stored
+    [] AS flags, f.message_no, t.details AS sent, s.details AS stored
 FROM (FROM fates SEMI JOIN conflicts USING (variant_no)) f
 JOIN conflicts c USING (variant_no)
 JOIN orders o ON o.order_no = c.order_no
+JOIN said t ON t.details_no = c.sent_no
+JOIN said s ON s.details_no = c.stored_no
 WHERE f.fate = 'deleted' AND NOT f.poison

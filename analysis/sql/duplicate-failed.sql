@@ -11,7 +11,7 @@ WITH refused AS MATERIALIZED (
     FROM fates f
     JOIN invocations i ON i.invocation_id = f.last_invocation_id
     JOIN variants v USING (variant_no)
-    JOIN stored s ON s.order_no = f.order_no AND s.details = v.details
+    JOIN stored s ON s.order_no = f.order_no AND s.details_no = v.details_no
     WHERE f.fate IN ('dead_lettered', 'set_aside') AND NOT f.poison AND f.refused
         AND f.order_no NOT IN (SELECT order_no FROM wipes WHERE order_no IS NOT NULL)
 ), called AS MATERIALIZED (

@@ -6,14 +6,16 @@
 -- under a wrong key is reported as wrong-key, one of a poison message as poison-stored, one
 -- that differs from the last write to it as vanished-order.
 WITH complete_images AS (
-    SELECT place_no, order_no, details_after AS details, invocation_id, call_id FROM writes
+    SELECT place_no, order_no, details_no, invocation_id, call_id FROM writes
     WHERE role = 'orders' AND decision = 'accepted' AND action IN ('put', 'update')
         AND complete_after AND NOT wrong_key AND NOT poison
     UNION ALL
-    SELECT place_no, order_no, details, NULL, NULL FROM finals
-    WHERE role = 'orders' AND complete AND NOT written AND item_before IS NULL AND NOT poison
+    SELECT f.place_no, f.order_no, s.details_no, NULL, NULL
+    FROM finals f LEFT JOIN said s USING (details)
+    WHERE f.role = 'orders' AND f.complete AND NOT f.written AND f.item_before IS NULL
+        AND NOT f.poison
 ), found AS MATERIALIZED (
-    FROM complete_images ANTI JOIN variants USING (order_no, details)
+    FROM complete_images ANTI JOIN variants USING (order_no, details_no)
 ), given AS (
     SELECT invocation_id, order_no, list_sort(list(DISTINCT message_no)) AS message_nos
     FROM handled SEMI JOIN found USING (invocation_id, order_no) GROUP BY ALL

@@ -26,6 +26,7 @@ LEFT JOIN orders s ON s.order_key = sort_text(e.resource, e.item_key);
 -- An accepted write under the condition that the item's key does not exist had no item
 -- before it, whether or not the store returned the old one. `arrives` and `leaves`: the image
 -- after or before it is the one found at the end. `key_no`: the order that the key is.
+-- `details_after`: what an accepted write left, as a text.
 CREATE VIEW item_writes AS
 SELECT * EXCLUDE (resource, before, after, item_after),
     after IS NOT NULL AS after_known,
@@ -58,9 +59,13 @@ FROM (
     )
 );
 
--- Those that happened or may have.
+-- Those that happened or may have. `details_no`: the details that an accepted one left; 0: such
+-- that no message carries; NULL: none, or not known.
 CREATE TABLE effective_items AS
-SELECT * EXCLUDE (absent_meets) FROM item_writes WHERE decision IN ('accepted', 'unknown');
+SELECT w.* EXCLUDE (absent_meets, details_after),
+    CASE WHEN w.details_after IS NOT NULL THEN coalesce(s.details_no, 0) END AS details_no
+FROM item_writes w LEFT JOIN said s ON s.details = w.details_after
+WHERE w.decision IN ('accepted', 'unknown');
 
 -- Those that the store refused: nobody asks for their images.
 CREATE TABLE refused_items AS
@@ -77,7 +82,7 @@ CREATE TABLE effective (
     reply ENUM ('accepted', 'unknown', 'rejected', 'failed'), invocation_id BIGINT,
     sent_at BIGINT, answered_at BIGINT, own_no INTEGER, own_poison BOOLEAN, insert_only BOOLEAN,
     before_known BOOLEAN, after_known BOOLEAN, changed BOOLEAN, arrives BOOLEAN, leaves BOOLEAN,
-    complete_before BOOLEAN, complete_after BOOLEAN, details_after VARCHAR
+    complete_before BOOLEAN, complete_after BOOLEAN, details_no INTEGER
 );
 
 -- The refused ones with their calls. Filled by refused.sql.

@@ -121,7 +121,7 @@ WHERE w.role = 'orders' AND w.decision = 'accepted' AND w.action = 'delete' AND 
 -- same invocation deleted again (compensation) is undone and does not count.
 CREATE TABLE inserts AS
 SELECT w.call_id, w.place_no, w.invocation_id, w.order_no, w.poison, w.reply, w.over_at,
-    w.details_after
+    w.details_no
 FROM writes w
 LEFT JOIN (
     SELECT invocation_id, place_no, max(call_id) AS last_delete FROM writes
@@ -158,23 +158,23 @@ WHERE e.item_after IS NOT NULL AND e.role IN ('orders', 'guard') AND (SELECT end
 -- stored only where no insert does.
 CREATE TABLE stored AS
 WITH inserted AS MATERIALIZED (
-    SELECT order_no, details_after AS details, over_at AS stored_at, call_id
-    FROM inserts SEMI JOIN variants v
-        ON v.order_no = inserts.order_no AND v.details = inserts.details_after
+    SELECT order_no, details_no, over_at AS stored_at, call_id
+    FROM inserts SEMI JOIN variants USING (order_no, details_no)
     WHERE NOT poison
 ), others AS (
     SELECT order_no, place_no FROM finals
     ANTI JOIN inserted USING (order_no)
     WHERE role = 'orders' AND order_no IS NOT NULL AND NOT poison
 ), images AS (
-    FROM inserted
+    SELECT *, NULL AS details FROM inserted
     UNION ALL
-    SELECT order_no, details, 9223372036854775807, NULL
+    SELECT f.order_no, s.details_no, 9223372036854775807, NULL, f.details
     FROM (FROM finals SEMI JOIN others USING (place_no)) f
-    SEMI JOIN variants USING (order_no, details)
-    WHERE complete
+    JOIN said s USING (details)
+    SEMI JOIN variants v ON v.order_no = f.order_no AND v.details_no = s.details_no
+    WHERE f.complete
 )
-SELECT order_no, details, stored_at, call_id FROM images
+SELECT order_no, details_no, stored_at, call_id FROM images
 ANTI JOIN (
     SELECT order_no FROM variants SEMI JOIN wipes USING (order_no)
     GROUP BY order_no HAVING count(*) > 1
@@ -183,8 +183,15 @@ QUALIFY row_number() OVER (PARTITION BY order_no ORDER BY stored_at, call_id, de
 
 -- Variants with other details than those stored for their order.
 CREATE TABLE conflicts AS
-SELECT v.variant_no, v.order_no, v.details AS sent, s.details AS stored, s.call_id
-FROM variants v JOIN stored s USING (order_no) WHERE v.details <> s.details;
+SELECT v.variant_no, v.order_no, v.details_no AS sent_no, s.details_no AS stored_no, s.call_id
+FROM variants v JOIN stored s USING (order_no) WHERE v.details_no <> s.details_no;
+
+-- Answers that name another value for a field of the order's body than their own message does,
+-- with the names of those fields. Filled by differing.sql.
+CREATE TABLE differing (
+    message_no BIGINT, invocation_id BIGINT, result ENUM ('processed', 'duplicate', 'failed'),
+    fields VARCHAR
+);
 
 -- Fates --------------------------------------------------------------------------------
 -- One row per physical message, judged by its last fate: deleted, dead_lettered, set_aside
@@ -390,7 +397,7 @@ SELECT order_no, effect FROM owed ANTI JOIN effected USING (order_no, effect)
 WHERE order_no IN (
     SELECT f.order_no FROM (FROM fates SEMI JOIN owed USING (order_no)) f
     JOIN variants v USING (variant_no)
-    LEFT JOIN stored s ON s.order_no = f.order_no AND s.details = v.details
+    LEFT JOIN stored s ON s.order_no = f.order_no AND s.details_no = v.details_no
     GROUP BY f.order_no
     HAVING bool_and(f.fate <> 'open') AND NOT bool_or(s.order_no IS NOT NULL
         AND f.fate IN ('dead_lettered', 'set_aside') AND NOT f.refused)
@@ -424,7 +431,7 @@ HAVING count(*) FILTER (w.decision = 'accepted') > 0
 -- or of the same invocation.
 CREATE TABLE ambiguous AS
 WITH unseen AS MATERIALIZED (
-    SELECT call_id, place_no, details_after FROM effective
+    SELECT call_id, place_no FROM effective
     WHERE invocation_id IS NULL AND role = 'orders' AND decision = 'accepted'
         AND action IN ('put', 'update') AND complete_before
         AND NOT (SELECT sees_calls FROM facts)
@@ -434,7 +441,7 @@ JOIN places e USING (place_no)
 JOIN call_items i
     ON i.call_id = u.call_id AND i.resource = e.resource AND i.item_key = e.item_key
 LEFT JOIN attribution a ON a.call_id = u.call_id AND a.place_no = u.place_no
-WHERE u.details_after IS NOT DISTINCT FROM details(i.before) AND NOT coalesce(a.poison, false)
+WHERE details(i.after) IS NOT DISTINCT FROM details(i.before) AND NOT coalesce(a.poison, false)
 UNION ALL
 SELECT call_id, place_no FROM inserts
 WHERE invocation_id IS NULL AND order_no IS NOT NULL AND NOT poison

@@ -610,6 +610,11 @@ CLEAN: list[tuple[str, str, RunInfo]] = [
     ("two items by one work", "1<A4 1+/sk=order 1+/sk=line 1>p", SORTED),
     ("batch, some fail", "1<A4,B3 1+/of=A 1!/of=B 1>./failed=B 2<#2 2+ 2>p", BATCHES),
     ("batch with two copies", "1<A4,A4 1+ 1- 1>d", BATCHES),
+    (
+        "a copy that a batch did not try, beside an order that it stored",
+        "1<A4 1+ 1>p 2<A4,B4 2+/of=B 2>./failed=A 3<#2 3- 3>d",
+        BATCHES,
+    ),
     ("batch with a message that was sent twice", "send#A4 1<#1,#1 1+ 1- 1>d", BATCHES),
     ("batch with a conflict", "1<A4,A5 1+ 1>p/failed=#2 2<#2 2- 2>f dlq#2", BATCHES),
     (

@@ -1,9 +1,9 @@
 """How long things took and how fast they went, from raw rows.
 
 Quantiles are exact: the nearest-rank value of the sorted raw durations, never an average of
-percentiles, never a bucket. A quantile is given
-only when at least one value lies beyond it, that is when ``n * (1 - q) >= 1``: 10 values
-for 90 %, 100 for 99 %, 1,000 for 99.9 %. Below that the highest values say more.
+percentiles, never a bucket. A quantile is given only when at least one value lies beyond it,
+that is when ``n * (1 - q) >= 1``: 10 values for 90 %, 100 for 99 %, 1,000 for 99.9 %. Below
+that the highest values say more.
 
 ========== ====================================================================
 name       from, to
@@ -87,9 +87,9 @@ _FROM = {
     "write": Observation.CALLS,
 }
 
-# Each duration has a bin, as wide as a hundredth of what is in it, or less. Counting the bins tells
-# in which one the wanted rank is; only what is in those is then counted value by value. However
-# many durations there are, they are never all held to be ranked.
+# Each duration has a bin, no wider than a 64th of what is in it (below zero, where only clocks that
+# disagree lead, 17 ms). Counting the bins tells in which one the wanted rank is; only what is in
+# those is then counted value by value. However many there are, they are never all held in memory.
 _QUANTILES = """
 WITH durations AS MATERIALIZED (
     SELECT split, ns::BIGINT AS ns, CASE

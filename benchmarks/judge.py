@@ -65,9 +65,9 @@ _VISIBILITY_S = 30
 _ELLE_OPS_PER_S = (100_000, 160_000)
 
 # Copies of an order are sent next to each other, one message every 80 microseconds, each copy
-# up to 4 ms late: they overlap. What is drawn for a row is its hash, so that the
-# same numbers give the same evidence. Tables hold numbers and views make the texts of them, so
-# that what must be sorted stays narrow.
+# up to 4 ms late: they overlap. What is drawn for a row is its hash, so that the same numbers
+# give the same evidence. Tables hold numbers and views make the texts of them, so that what must
+# be sorted stays narrow.
 _MAKE = r"""
 CREATE TABLE plan_numbers AS
 SELECT message_no, order_no, kind,

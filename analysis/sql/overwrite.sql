@@ -44,5 +44,5 @@ LEFT JOIN own o ON o.invocation_id = f.invocation_id AND o.place_no = f.place_no
 LEFT JOIN orders s ON s.order_no = f.order_no
 LEFT JOIN given g ON g.invocation_id = f.invocation_id AND g.order_no = f.order_no
 WHERE NOT (coalesce(o.first_call_id < f.call_id, false)
-    AND coalesce(details(p.after) = details(p.before), details(p.after) IS NULL))
+    AND (details(p.after) IS NULL OR details(p.after) = details(p.before)))
     AND (f.call_id, f.place_no) NOT IN (SELECT (call_id, place_no) FROM ambiguous)
